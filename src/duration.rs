@@ -1,0 +1,1 @@
+//! Durations as clients write them: one parser and one printer for the whole server.

@@ -1,0 +1,1 @@
+//! A private PostgreSQL cluster for `dev` and for tests.

@@ -1,0 +1,1 @@
+//! The canonical form of a JSON text: equal for equal values, different for different ones.

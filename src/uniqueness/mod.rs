@@ -1,0 +1,3 @@
+//! The pure core: what makes a dispatch the same as another.
+
+pub mod canonical;
