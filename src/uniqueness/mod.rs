@@ -1,3 +1,4 @@
 //! The pure core: what makes a dispatch the same as another.
 
 pub mod canonical;
+mod number;
