@@ -59,7 +59,11 @@ pub(super) enum Problem {
 
 #[cold]
 pub(super) fn build(scanner: &Scanner<'_>, trouble: Trouble) -> Fault {
-    let Trouble { problem, offset, tokens } = trouble;
+    let Trouble {
+        problem,
+        offset,
+        tokens,
+    } = trouble;
     let text = scanner.text;
     let kind = match problem {
         Problem::Encoding => FaultKind::Encoding,
@@ -112,7 +116,9 @@ pub(super) fn build(scanner: &Scanner<'_>, trouble: Trouble) -> Fault {
             format!("a string holds the control character {found} as it is {place}: write it as an escape such as \\n")
         }
         Problem::Escape => {
-            format!("a string holds an escape that JSON does not have {place}, {found}: for a backslash itself write \\\\")
+            format!(
+                "a string holds an escape that JSON does not have {place}, {found}: for a backslash itself write \\\\"
+            )
         }
         Problem::LeadingZero => format!("the number {found} {place} begins with a needless zero: drop it"),
         Problem::Digit => format!("a number lacks a digit {place}, found {found}: write it as in -12.5e3"),
@@ -123,7 +129,10 @@ pub(super) fn build(scanner: &Scanner<'_>, trouble: Trouble) -> Fault {
             "the escape {found} {place} is half of a surrogate pair: write both halves, high then low, or the character itself"
         ),
         Problem::Depth => {
-            format!("the value {place} is nested deeper than {} levels: flatten the document", scanner.max_depth)
+            format!(
+                "the value {place} is nested deeper than {} levels: flatten the document",
+                scanner.max_depth
+            )
         }
         Problem::Duplicate => {
             let key = match frames.last() {
@@ -133,7 +142,12 @@ pub(super) fn build(scanner: &Scanner<'_>, trouble: Trouble) -> Fault {
             format!("the key {key} is given twice in one object, again {place}: keep one of the two")
         }
     };
-    Fault { kind, offset, pointer: pointer_of(frames), detail }
+    Fault {
+        kind,
+        offset,
+        pointer: pointer_of(frames),
+        detail,
+    }
 }
 
 /// The pointer that the frames make, or that of the nearest enclosing value that is short enough: true, if less exact.
@@ -168,7 +182,11 @@ fn found(text: &str, offset: usize) -> String {
     if rest.is_empty() {
         "the end".to_owned()
     } else if rest.starts_with("\\u") {
-        echo(rest.chars().take(6).take_while(|c| *c == '\\' || c.is_ascii_alphanumeric()))
+        echo(
+            rest.chars()
+                .take(6)
+                .take_while(|c| *c == '\\' || c.is_ascii_alphanumeric()),
+        )
     } else if rest.starts_with('\\') {
         echo(rest.chars().take(2))
     } else if rest.starts_with(|c| word(&c)) {

@@ -26,7 +26,10 @@ struct Object<'t> {
 
 impl<'t> Sink<'t> for Unique<'t> {
     fn open_object(&mut self) {
-        self.open.push(Object { start: self.keys.len(), many: None });
+        self.open.push(Object {
+            start: self.keys.len(),
+            many: None,
+        });
     }
 
     fn close_object(&mut self) {
@@ -36,7 +39,9 @@ impl<'t> Sink<'t> for Unique<'t> {
     }
 
     fn key(&mut self, key: Text<'t>) -> bool {
-        let Some(object) = self.open.last_mut() else { return true };
+        let Some(object) = self.open.last_mut() else {
+            return true;
+        };
         // Unescaped once, so that comparing costs no more than the bytes of the key.
         let key = key.decode();
         if let Some(many) = &mut object.many {

@@ -44,11 +44,27 @@ pub fn check(bytes: &[u8], max_depth: usize) -> Result<&str, Fault> {
 /// the bad byte and knows in which value it lies.
 #[cold]
 fn bad_encoding(bytes: &[u8], end: usize, max_depth: usize) -> Fault {
-    let good = bytes.get(..end).and_then(|prefix| std::str::from_utf8(prefix).ok()).unwrap_or_default();
+    let good = bytes
+        .get(..end)
+        .and_then(|prefix| std::str::from_utf8(prefix).ok())
+        .unwrap_or_default();
     let mut scanner = Scanner::new(good, max_depth);
     match scanner.run(&mut keys::Unique::default()) {
         Err(trouble) if trouble.offset < end => fault::build(&scanner, trouble),
-        Err(trouble) => fault::build(&scanner, scan::Trouble { problem: Problem::Encoding, ..trouble }),
-        Ok(()) => fault::build(&scanner, scan::Trouble { problem: Problem::Encoding, offset: end, tokens: 0 }),
+        Err(trouble) => fault::build(
+            &scanner,
+            scan::Trouble {
+                problem: Problem::Encoding,
+                ..trouble
+            },
+        ),
+        Ok(()) => fault::build(
+            &scanner,
+            scan::Trouble {
+                problem: Problem::Encoding,
+                offset: end,
+                tokens: 0,
+            },
+        ),
     }
 }

@@ -18,9 +18,15 @@ mod tests {
 
     #[test]
     fn tokens_are_escaped() {
-        for (token, expected) in
-            [("a", "/a"), ("", "/"), ("~", "/~0"), ("/", "/~1"), ("~1", "/~01"), ("a/b~~c//", "/a~1b~0~0c~1~1"), ("ü", "/ü")]
-        {
+        for (token, expected) in [
+            ("a", "/a"),
+            ("", "/"),
+            ("~", "/~0"),
+            ("/", "/~1"),
+            ("~1", "/~01"),
+            ("a/b~~c//", "/a~1b~0~0c~1~1"),
+            ("ü", "/ü"),
+        ] {
             let mut pointer = String::new();
             push(&mut pointer, token);
             assert_eq!(pointer, expected, "{token}");

@@ -105,7 +105,13 @@ pub(crate) struct Scanner<'t> {
 
 impl<'t> Scanner<'t> {
     pub(crate) fn new(text: &'t str, max_depth: usize) -> Self {
-        Self { text, bytes: text.as_bytes(), at: 0, frames: Vec::new(), max_depth }
+        Self {
+            text,
+            bytes: text.as_bytes(),
+            at: 0,
+            frames: Vec::new(),
+            max_depth,
+        }
     }
 
     /// Walks the whole text.
@@ -118,7 +124,12 @@ impl<'t> Scanner<'t> {
                     sink.string(text);
                 }
                 Some(b'{') => {
-                    self.open(Frame::Object { key: Text { raw: "", escaped: false } })?;
+                    self.open(Frame::Object {
+                        key: Text {
+                            raw: "",
+                            escaped: false,
+                        },
+                    })?;
                     sink.open_object();
                     if self.peek() != Some(b'}') {
                         self.key(sink)?;
@@ -230,7 +241,11 @@ impl<'t> Scanner<'t> {
             *key = text;
         }
         if !sink.key(text) {
-            return Err(Trouble { problem: Problem::Duplicate, offset, tokens: self.frames.len() });
+            return Err(Trouble {
+                problem: Problem::Duplicate,
+                offset,
+                tokens: self.frames.len(),
+            });
         }
         self.white();
         match self.peek() {
@@ -260,17 +275,38 @@ impl<'t> Scanner<'t> {
             match self.bytes.get(at) {
                 Some(b'"') => {
                     self.at = at + 1;
-                    return Ok(Text { raw: &self.text[start..at], escaped });
+                    return Ok(Text {
+                        raw: &self.text[start..at],
+                        escaped,
+                    });
                 }
                 Some(b'\\') => {
                     escaped = true;
                     at = match self.escape(at) {
                         Ok(next) => next,
-                        Err((problem, offset)) => return Err(Trouble { problem, offset, tokens }),
+                        Err((problem, offset)) => {
+                            return Err(Trouble {
+                                problem,
+                                offset,
+                                tokens,
+                            });
+                        }
                     };
                 }
-                Some(_) => return Err(Trouble { problem: Problem::Control, offset: at, tokens }),
-                None => return Err(Trouble { problem: Problem::End, offset: at, tokens }),
+                Some(_) => {
+                    return Err(Trouble {
+                        problem: Problem::Control,
+                        offset: at,
+                        tokens,
+                    });
+                }
+                None => {
+                    return Err(Trouble {
+                        problem: Problem::End,
+                        offset: at,
+                        tokens,
+                    });
+                }
             }
         }
     }
@@ -283,7 +319,11 @@ impl<'t> Scanner<'t> {
                 Some(0xd800..=0xdbff) => {
                     let pair = self.bytes.get(at + 6..at + 8) == Some(b"\\u".as_slice())
                         && matches!(hex4(self.bytes, at + 8), Some(0xdc00..=0xdfff));
-                    if pair { Ok(at + 12) } else { Err((Problem::Surrogate, at)) }
+                    if pair {
+                        Ok(at + 12)
+                    } else {
+                        Err((Problem::Surrogate, at))
+                    }
                 }
                 Some(0xdc00..=0xdfff) => Err((Problem::Surrogate, at)),
                 Some(_) => Ok(at + 6),
@@ -305,7 +345,11 @@ impl<'t> Scanner<'t> {
         if self.peek() == Some(b'0') {
             self.at += 1;
             if let Some(b'0'..=b'9') = self.peek() {
-                return Err(Trouble { problem: Problem::LeadingZero, offset: start, tokens: self.frames.len() });
+                return Err(Trouble {
+                    problem: Problem::LeadingZero,
+                    offset: start,
+                    tokens: self.frames.len(),
+                });
             }
         } else {
             self.digits()?;
@@ -338,12 +382,20 @@ impl<'t> Scanner<'t> {
 
     /// Something is wrong here with the value that begins or goes on here.
     fn trouble(&self, problem: Problem) -> Trouble {
-        Trouble { problem, offset: self.at, tokens: self.frames.len() }
+        Trouble {
+            problem,
+            offset: self.at,
+            tokens: self.frames.len(),
+        }
     }
 
     /// Something is wrong here with the innermost open array or object.
     fn trouble_around(&self, problem: Problem) -> Trouble {
-        Trouble { problem, offset: self.at, tokens: self.frames.len().saturating_sub(1) }
+        Trouble {
+            problem,
+            offset: self.at,
+            tokens: self.frames.len().saturating_sub(1),
+        }
     }
 }
 

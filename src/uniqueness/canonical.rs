@@ -99,10 +99,13 @@ impl Writer<'_> {
     fn sort(&mut self, first: usize) {
         let out = &mut *self.out;
         let members = &mut self.members[first..];
-        let Some(start) = members.first().map(|member| member.start) else { return };
+        let Some(start) = members.first().map(|member| member.start) else {
+            return;
+        };
         members.sort_unstable_by(|a, b| out[a.key..a.key_end].cmp(&out[b.key..b.key_end]));
-        self.duplicate |=
-            members.windows(2).any(|pair| out[pair[0].key..pair[0].key_end] == out[pair[1].key..pair[1].key_end]);
+        self.duplicate |= members
+            .windows(2)
+            .any(|pair| out[pair[0].key..pair[0].key_end] == out[pair[1].key..pair[1].key_end]);
         self.scratch.clear();
         for member in members {
             self.scratch.extend_from_slice(&out[member.start..member.end]);
@@ -139,18 +142,32 @@ impl<'t> Sink<'t> for Writer<'_> {
 
     fn open_object(&mut self) {
         self.out.push(b'{');
-        self.open.push(Object { first: self.members.len(), sorted: true });
+        self.open.push(Object {
+            first: self.members.len(),
+            sorted: true,
+        });
     }
 
     fn key(&mut self, key: Text<'t>) -> bool {
         let start = self.out.len();
         self.write_string(key);
         let key_end = self.out.len();
-        let Some(object) = self.open.last_mut() else { return false };
+        let Some(object) = self.open.last_mut() else {
+            return false;
+        };
         // The key's bytes are the last of what was written; how many they are shows from the text.
         let length = key.plain().map_or(self.unescaped.len(), str::len);
-        let member = Member { start, key: key_end - length, key_end, end: 0 };
-        let previous = if self.members.len() > object.first { self.members.last_mut() } else { None };
+        let member = Member {
+            start,
+            key: key_end - length,
+            key_end,
+            end: 0,
+        };
+        let previous = if self.members.len() > object.first {
+            self.members.last_mut()
+        } else {
+            None
+        };
         if let Some(previous) = previous {
             previous.end = start;
             match self.out[previous.key..previous.key_end].cmp(&self.out[member.key..key_end]) {
