@@ -62,7 +62,7 @@ struct Holder(Child);
 impl Holder {
     fn start(settings: &Settings, command: &str) -> Holder {
         let child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "hold", "--ignored", "--nocapture"])
+            .args(["--exact", "private_cluster::hold", "--ignored", "--nocapture"])
             .env("SOLEJOB_TEST_HOLD", &settings.data_dir)
             .env("SOLEJOB_TEST_COMMAND", command)
             .stdin(Stdio::null())
