@@ -7,10 +7,9 @@ use std::path::{Path, PathBuf};
 use super::find::MINIMUM_MAJOR;
 
 /// The three ways to a usable PostgreSQL; part of every message that says one is missing.
-const WAYS_OUT: &str = "\
-  Debian, Ubuntu:  sudo apt-get install postgresql
+const WAYS_OUT: &str = "  Debian, Ubuntu:  sudo apt-get install postgresql
   Fedora, RHEL:    sudo dnf install postgresql-server
-  macOS:           brew install postgresql
+  macOS:           brew install postgresql@17
 or set PG_BIN_DIR to the directory that holds `postgres` and `initdb`,
 or set DATABASE_URL to a database that runs already.";
 

@@ -5,7 +5,7 @@ use std::io::{self, IsTerminal as _};
 use std::path::Path;
 use std::process::ExitStatus;
 
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use tokio::process::{Child, Command};
 use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
 
@@ -77,10 +77,10 @@ fn forward(signal: Signal, child: &Child, at_terminal: bool) {
     };
     let sent = if !at_terminal {
         kill_process_group(pid, signal)
-    } else if signal == Signal::TERM {
-        rustix::process::kill_process(pid, signal)
-    } else {
+    } else if signal == Signal::INT {
         return; // the terminal has sent it to the command too
+    } else {
+        kill_process(pid, signal)
     };
     if let Err(error) = sent {
         tracing::debug!(%error, "the command could not be signalled");
