@@ -10,10 +10,15 @@
 //! - [`embedded`]: a private PostgreSQL for `dev` and for tests.
 //! - [`config`], [`telemetry`], [`server`], [`cli`]: how it is put together and started.
 
+pub mod cli;
+pub mod config;
 pub mod dispatch;
 pub mod duration;
 pub mod embedded;
+pub mod http;
 pub mod job;
 pub mod json;
+pub mod server;
 pub mod store;
+pub mod telemetry;
 pub mod uniqueness;

@@ -29,6 +29,7 @@ statements! {
     CALLER = "caller.sql";
     ADD_APPLICATION = "add_application.sql";
     ADD_TOKEN = "add_token.sql";
+    SET_BOOTSTRAP_TOKEN = "set_bootstrap_token.sql";
     TOKENS = "tokens.sql";
     REVOKE_TOKEN = "revoke_token.sql";
 }

@@ -82,10 +82,19 @@ impl Store {
         Ok(AppId(row.try_get("app_id")?))
     }
 
-    /// Keeps a token. One that is kept under this id already stays as it is.
+    /// Keeps a new token.
     pub async fn add_token(&self, token: &NewToken) -> Result<(), Error> {
+        self.keep_token(statements::ADD_TOKEN, token).await
+    }
+
+    /// Keeps the token that is given at the start. A value that is no longer given is no longer one.
+    pub async fn set_bootstrap_token(&self, token: &NewToken) -> Result<(), Error> {
+        self.keep_token(statements::SET_BOOTSTRAP_TOKEN, token).await
+    }
+
+    async fn keep_token(&self, statement: &'static str, token: &NewToken) -> Result<(), Error> {
         let app = self.application(&token.application, &token.environment).await?;
-        sqlx::query(statements::ADD_TOKEN)
+        sqlx::query(statement)
             .bind(&token.token_id)
             .bind(app.0)
             .bind(&token.rights)
