@@ -1,5 +1,7 @@
 //! Logs and metrics: set up once, used everywhere through `tracing` and `metrics`.
 
+use std::io::IsTerminal as _;
+
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
 use tracing_subscriber::EnvFilter;
 
