@@ -1,0 +1,4 @@
+//! One binary for all tests of the system as a whole.
+
+mod cases;
+mod support;
