@@ -65,9 +65,10 @@ impl Gate {
         Gate(session)
     }
 
-    /// Waits until this many sessions stand before the gate, then lets all through.
-    pub(crate) async fn open_for(mut self, sessions: i64) {
-        self.0.until_blocking(sessions).await;
+    /// Waits until two sessions stand before the gate (each server of two sends its own), then lets
+    /// all through.
+    pub(crate) async fn open_for_both_servers(mut self) {
+        self.0.until_blocking(2).await;
         self.0.run("commit").await;
     }
 }
