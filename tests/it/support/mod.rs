@@ -13,6 +13,7 @@ mod document;
 mod invariants;
 mod server;
 mod session;
+mod stock;
 mod wait;
 
 pub(crate) use app::{App, Options};
