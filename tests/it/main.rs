@@ -2,5 +2,7 @@
 
 mod batches;
 mod cases;
+mod client_gone;
+mod hostile;
 mod races;
 mod support;

@@ -107,6 +107,19 @@ pub(crate) struct Call {
     pub(crate) body: Option<Vec<u8>>,
 }
 
+impl Call {
+    /// A post of JSON.
+    pub(crate) fn json(path: &str, body: impl Into<Vec<u8>>) -> Self {
+        let headers = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static("application/json"))]);
+        Call {
+            method: Method::POST,
+            path: path.to_owned(),
+            headers,
+            body: Some(body.into()),
+        }
+    }
+}
+
 #[derive(Clone, Debug)]
 pub(crate) struct Client {
     http: reqwest::Client,
