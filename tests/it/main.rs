@@ -1,5 +1,6 @@
 //! One binary for all tests of the system as a whole.
 
+mod architecture;
 mod batches;
 mod cases;
 mod client_gone;
