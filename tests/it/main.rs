@@ -7,3 +7,4 @@ mod client_gone;
 mod hostile;
 mod races;
 mod support;
+mod webhooks;
