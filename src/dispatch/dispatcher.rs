@@ -16,6 +16,7 @@ use crate::dispatch::prepare::Prepared;
 use crate::job::AppId;
 use crate::store::Store;
 use crate::uniqueness::holders::UnitOutcome;
+use crate::wakeups::Wakeups;
 
 /// How much waits, and how much goes into one transaction.
 #[derive(Clone, Debug)]
@@ -102,12 +103,19 @@ pub struct Dispatcher {
 impl Dispatcher {
     /// Starts the dispatcher's tasks on `tasks`. They end once every clone of the dispatcher is gone and the
     /// queue is empty.
-    pub fn start(store: Store, clock: Arc<DatabaseClock>, limits: &Limits, tasks: &TaskTracker) -> Dispatcher {
+    pub fn start(
+        store: Store,
+        clock: Arc<DatabaseClock>,
+        wakeups: Wakeups,
+        limits: &Limits,
+        tasks: &TaskTracker,
+    ) -> Dispatcher {
         let (queue, waiting) = mpsc::channel(limits.queue_units);
         let shared = Arc::new(group::Runner {
             locks: Semaphore::new(store.locks_each()),
             store,
             clock: Arc::clone(&clock),
+            wakeups,
             deadline: limits.deadline,
         });
         let source = Arc::new(Mutex::new(Source { waiting, next: None }));
