@@ -28,14 +28,6 @@ RUN touch src/lib.rs src/main.rs \
 
 FROM debian:bookworm-slim
 
-ARG VERSION=unknown
-ARG REVISION=unknown
-LABEL org.opencontainers.image.title="Solejob" \
-      org.opencontainers.image.description="An HTTP server that takes job dispatches and never creates the same job twice" \
-      org.opencontainers.image.licenses="Apache-2.0" \
-      org.opencontainers.image.version="${VERSION}" \
-      org.opencontainers.image.revision="${REVISION}"
-
 # Needed only for PostgreSQL over TLS: the server checks its certificate against the system's roots, and the slim
 # image has none. The bundle is one file, so it comes from the builder instead of a package with OpenSSL in tow.
 # For a private authority, mount its certificate and name it: DATABASE_URL=…?sslmode=verify-full&sslrootcert=/ca.crt
@@ -45,7 +37,7 @@ COPY --from=builder /build/target/release/solejob /usr/local/bin/solejob
 # By number, so that Kubernetes can tell that it is not root (runAsNonRoot). The server writes no files.
 USER 10001:10001
 
-# In a container, the port is published by the container's side; inside it, loopback would be reachable for nobody.
+# All addresses: a published port arrives at the container's own address, never at its loopback.
 ENV SOLEJOB_LISTEN=0.0.0.0:8080
 EXPOSE 8080
 
@@ -57,3 +49,12 @@ HEALTHCHECK --interval=10s --timeout=5s --start-period=30s --retries=3 \
 # (docker run --stop-timeout 30).
 ENTRYPOINT ["/usr/local/bin/solejob"]
 CMD ["serve"]
+
+# Last, because they change with every build: --build-arg VERSION=1.2.3 --build-arg REVISION=$(git rev-parse HEAD)
+ARG VERSION=unknown
+ARG REVISION=unknown
+LABEL org.opencontainers.image.title="Solejob" \
+      org.opencontainers.image.description="An HTTP server that takes job dispatches and never creates the same job twice" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}"
