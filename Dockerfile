@@ -16,9 +16,8 @@ RUN mkdir src \
     && echo 'fn main() {}' > src/main.rs \
     && cargo build --release --locked --bin solejob
 
-# Pages, migrations and documents are compiled into the binary; nothing of them is needed later.
+# Pages and migrations are compiled into the binary; nothing of them is needed later.
 COPY migrations migrations
-COPY openapi openapi
 COPY docs docs
 COPY src src
 # COPY keeps the files' own times, which may be older than the build above; cargo goes by the time.
