@@ -1,5 +1,7 @@
 //! Logs and metrics: set up once, used everywhere through `tracing` and `metrics`.
 
+use std::io::IsTerminal as _;
+
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
 use tracing_subscriber::EnvFilter;
 
@@ -17,7 +19,8 @@ pub fn log(format: LogFormat, filter: &str) {
     let filter = EnvFilter::try_new(filter).unwrap_or_else(|_| EnvFilter::new("info"));
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr);
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal());
     match format {
         LogFormat::Json => builder.json().flatten_event(true).with_span_list(false).init(),
         LogFormat::Text => builder.compact().with_target(false).init(),
