@@ -61,15 +61,25 @@ macro_rules! case_files {
 // Each with the number of its cases that must run by now.
 case_files! {
     active_keys: "active-keys", 8;
+    batch_details: "batch-details", 17;
     batches: "batches", 9;
     both_keys: "both-keys", 8;
+    bounds: "bounds", 54;
+    cancel_and_delete: "cancel-and-delete", 7;
     fingerprint: "fingerprint", 16;
     http: "http", 20;
     idempotency_keys: "idempotency-keys", 0;
     job_life: "job-life", 2;
     job_types: "job-types", 0;
+    key_look_up: "key-look-up", 16;
     key_rules: "key-rules", 15;
+    lists: "lists", 7;
+    optional_members: "optional-members", 12;
+    pointers: "pointers", 33;
+    preview: "preview", 8;
+    release_on: "release-on", 8;
     resource_keys: "resource-keys", 0;
+    window_details: "window-details", 18;
     window_keys: "window-keys", 35;
 }
 

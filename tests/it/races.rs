@@ -26,7 +26,8 @@ async fn all_at_once(app: &App, path: &'static str, body: &Value, gated: bool) -
         calls.spawn(async move { client.post(path, &body, 200..=299).await });
     }
     if let Some(gate) = gate {
-        gate.open_for_both_servers().await;
+        gate.wait_for_both_servers().await;
+        gate.open().await;
     }
     calls.join_all().await
 }

@@ -185,6 +185,18 @@ impl App {
         self.clients[number] = Client::new(&self.servers[number].base);
     }
 
+    /// SIGTERM to all servers; whoever asks for it looks at what they still do.
+    pub(crate) fn ask_servers_to_stop(&mut self) {
+        self.servers.iter_mut().for_each(Server::ask_to_stop);
+    }
+
+    pub(crate) async fn assert_servers_end(&mut self) {
+        for server in &mut self.servers {
+            let status = server.stop().await;
+            assert!(status.success(), "the server ended with {status} after SIGTERM");
+        }
+    }
+
     /// Ends the window of a key, as if its time had passed.
     pub(crate) async fn expire_window(&self, name: &str, key: &str) {
         let sql = "update job_keys set expires_at = clock_timestamp()
@@ -201,12 +213,9 @@ impl App {
     /// Checks the invariants, ends the servers gracefully and drops the database.
     pub(crate) async fn finish(mut self) {
         invariants::check(&self.pool).await;
-        for server in &mut self.servers {
-            let status = server.stop().await;
-            assert!(status.success(), "the server ended with {status} after SIGTERM");
-            let log = server.log.text();
-            assert!(!log.contains("panicked at"), "the server panicked:\n{log}");
-        }
+        self.assert_servers_end().await;
+        let log = self.log();
+        assert!(!log.contains("panicked at"), "a server panicked:\n{log}");
         self.pool.close().await;
         self.finished = true;
     }

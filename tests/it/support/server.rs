@@ -93,7 +93,7 @@ impl Server {
 
     /// Ends the server as an operator would, and waits for it.
     pub(crate) async fn stop(&mut self) -> ExitStatus {
-        self.signal(Signal::TERM);
+        self.ask_to_stop();
         eventually_within(
             Duration::from_secs(30),
             "the server to end after SIGTERM",
@@ -111,8 +111,11 @@ impl Server {
         let _ = self.child.wait();
     }
 
-    fn signal(&self, signal: Signal) {
-        let _ = kill_process(Pid::from_child(&self.child), signal);
+    pub(crate) fn ask_to_stop(&mut self) {
+        // The number of a process that has ended may be another's by now.
+        if matches!(self.child.try_wait(), Ok(None)) {
+            let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
+        }
     }
 }
 

@@ -65,10 +65,13 @@ impl Gate {
         Gate(session)
     }
 
-    /// Waits until two sessions stand before the gate (each server of two sends its own), then lets
-    /// all through.
-    pub(crate) async fn open_for_both_servers(mut self) {
+    /// Waits until two sessions stand before the gate: each server of two sends its own.
+    pub(crate) async fn wait_for_both_servers(&self) {
         self.0.until_blocking(2).await;
+    }
+
+    /// Lets all through.
+    pub(crate) async fn open(mut self) {
         self.0.run("commit").await;
     }
 }
