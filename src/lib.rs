@@ -1,6 +1,24 @@
 //! Solejob: an HTTP server that takes job dispatches and never creates the same job twice.
+//!
+//! Rooms, in the order in which they are best read; `ARCHITECTURE.md` says who may know whom:
+//!
+//! - [`job`], [`duration`]: the nouns. [`json`]: strict reading of JSON text.
+//! - [`uniqueness`]: the pure core that decides what becomes of a dispatch.
+//! - [`store`]: PostgreSQL, and the only room that knows it.
+//! - [`dispatch`]: the use case: prepare, group, decide, answer.
+//! - [`http`]: the wire.
+//! - [`embedded`]: a private PostgreSQL for `dev` and for tests.
+//! - [`config`], [`telemetry`], [`server`], [`cli`]: how it is put together and started.
 
+pub mod cli;
+pub mod config;
+pub mod dispatch;
 pub mod duration;
 pub mod embedded;
+pub mod http;
+pub mod job;
 pub mod json;
+pub mod server;
+pub mod store;
+pub mod telemetry;
 pub mod uniqueness;

@@ -1,0 +1,277 @@
+//! The command line: the one place that reads flags and the environment.
+
+mod serve;
+mod tokens;
+
+use std::ffi::OsString;
+use std::io::{Read as _, Write as _};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Parser, Subcommand};
+use tokio_util::sync::CancellationToken;
+
+use crate::embedded::{self, Cluster};
+use crate::telemetry::{self, LogFormat};
+use crate::{http, server, store};
+
+/// An HTTP server that takes job dispatches and never creates the same job twice.
+#[derive(Parser)]
+#[command(name = "solejob", version, propagate_version = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+    /// What is logged: a level (error, warn, info, debug, trace), or a list of target=level
+    #[arg(long, global = true, env = "SOLEJOB_LOG", default_value = "info,sqlx=warn")]
+    log: String,
+    /// How it is logged [default: text for dev, json for serve]
+    #[arg(long, global = true, env = "SOLEJOB_LOG_FORMAT")]
+    log_format: Option<Format>,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Format {
+    Json,
+    Text,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run everything on this machine, with a PostgreSQL of its own: loopback only, no tokens
+    Dev(Dev),
+    /// Run a server in production
+    Serve(serve::Serve),
+    /// Bring the database to this version's schema
+    Migrate {
+        /// PostgreSQL to migrate, such as postgres://user:password@host/database
+        #[arg(long, env = "DATABASE_URL", hide_env_values = true)]
+        database_url: String,
+    },
+    /// Make, list and revoke tokens
+    #[command(subcommand)]
+    Token(tokens::Token),
+    /// Print the description of the API (OpenAPI 3.1)
+    Openapi,
+    /// Ask a server on this machine whether it is ready: exits with 0 if it is
+    Healthcheck {
+        /// Where the server listens; it is asked on loopback
+        #[arg(long, env = "SOLEJOB_LISTEN", default_value = "127.0.0.1:8080")]
+        listen: SocketAddr,
+    },
+    /// Run a command with a PostgreSQL of its own, named in its DATABASE_URL
+    WithPostgres {
+        #[command(flatten)]
+        postgres: Postgres,
+        /// Do not wait for the disk: much faster, and nothing survives a crash. For tests
+        #[arg(long)]
+        not_durable: bool,
+        #[arg(last = true, required = true)]
+        command: Vec<OsString>,
+    },
+}
+
+#[derive(clap::Args)]
+struct Dev {
+    /// Where to listen, on loopback
+    #[arg(long, env = "SOLEJOB_LISTEN", default_value = "127.0.0.1:8080")]
+    listen: SocketAddr,
+    #[command(flatten)]
+    postgres: Postgres,
+    /// Use this PostgreSQL and start none
+    #[arg(long, env = "DATABASE_URL", hide_env_values = true)]
+    database_url: Option<String>,
+    #[command(flatten)]
+    limits: serve::LimitArgs,
+}
+
+/// The private PostgreSQL.
+#[derive(clap::Args)]
+struct Postgres {
+    /// Where its data is kept [default: /var/lib/solejob for root, else ~/.local/share/solejob]
+    #[arg(long, env = "SOLEJOB_DATA_DIR")]
+    data_dir: Option<PathBuf>,
+    /// Where PostgreSQL's programs are [default: where distributions put them]
+    #[arg(long, env = "PG_BIN_DIR")]
+    pg_bin_dir: Option<PathBuf>,
+    /// Whom PostgreSQL runs as when this is started by root, whom it refuses
+    #[arg(long, env = "SOLEJOB_PG_USER", default_value = "postgres")]
+    pg_user: String,
+}
+
+impl Postgres {
+    fn settings(self) -> Result<embedded::Settings, embedded::Error> {
+        let data_dir = match self.data_dir {
+            Some(data_dir) => data_dir,
+            None => {
+                let variable = |name: &str| std::env::var_os(name);
+                embedded::default_data_dir(variable("XDG_DATA_HOME").as_deref(), variable("HOME").as_deref())?
+            }
+        };
+        let mut settings = embedded::Settings::new(data_dir);
+        settings.bin_dir = self.pg_bin_dir;
+        settings.search_path = std::env::var_os("PATH");
+        settings.run_as = Some(self.pg_user);
+        Ok(settings)
+    }
+}
+
+/// What ends a command with a message.
+#[derive(Debug, thiserror::Error)]
+enum Error {
+    #[error(transparent)]
+    Embedded(#[from] embedded::Error),
+    #[error(transparent)]
+    Server(#[from] server::Error),
+    #[error("the database cannot be used: {0}")]
+    Store(#[from] store::Error),
+    #[error("metrics cannot be counted: {0}")]
+    Metrics(#[from] metrics_exporter_prometheus::BuildError),
+    #[error("the server is not ready: {0}")]
+    NotReady(String),
+    #[error("{0}")]
+    Usage(String),
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+}
+
+/// Runs the command that the arguments name. What it gives is the process's exit code: 0 done, 1 failed,
+/// 2 wrong usage, 78 something of the machine is missing; `with-postgres` gives its command's.
+pub async fn run() -> ExitCode {
+    let Cli {
+        command,
+        log,
+        log_format,
+    } = Cli::parse();
+    let format = match (log_format, &command) {
+        (Some(Format::Json), _) | (None, Command::Serve(_)) => LogFormat::Json,
+        (Some(Format::Text), _) | (None, _) => LogFormat::Text,
+    };
+    telemetry::log(format, &log);
+    match execute(command).await {
+        Ok(code) => code,
+        Err(error) => {
+            let _no_terminal = writeln!(std::io::stderr(), "solejob: {error}");
+            match error {
+                Error::Embedded(_) => ExitCode::from(78),
+                Error::Usage(_) => ExitCode::from(2),
+                _ => ExitCode::FAILURE,
+            }
+        }
+    }
+}
+
+async fn execute(command: Command) -> Result<ExitCode, Error> {
+    match command {
+        Command::Dev(dev) => dev.run().await?,
+        Command::Serve(serve) => {
+            let config = serve.config()?;
+            server::run(config, telemetry::metrics()?, stop_on_signal()).await?;
+        }
+        Command::Migrate { database_url } => {
+            store::migrate(&database_url).await?;
+            tracing::info!("the database has this version's schema");
+        }
+        Command::Token(token) => token.run().await?,
+        Command::Openapi => std::io::stdout().write_all(http::openapi::text().as_bytes())?,
+        Command::Healthcheck { listen } => healthcheck(listen)?,
+        Command::WithPostgres {
+            postgres,
+            not_durable,
+            command,
+        } => {
+            let mut settings = postgres.settings()?;
+            settings.durable = !not_durable;
+            let status = embedded::run_with(&settings, "solejob", &command).await?;
+            let code = status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1);
+            return Ok(ExitCode::from(code));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+impl Dev {
+    async fn run(self) -> Result<(), Error> {
+        let stop = stop_on_signal();
+        let metrics = telemetry::metrics()?;
+        let Dev {
+            listen,
+            postgres,
+            database_url,
+            limits,
+        } = self;
+        match database_url {
+            Some(url) => Ok(server::run(limits.dev(url, listen), metrics, stop).await?),
+            None => {
+                let cluster = Cluster::start(&postgres.settings()?).await?;
+                tracing::info!(data_dir = %cluster.data_dir().display(), "PostgreSQL runs, with its data in this directory");
+                let outcome = Dev::serve_on(&cluster, limits, listen, metrics, stop).await;
+                // After the server, which may still have something to store.
+                cluster.stop().await?;
+                outcome
+            }
+        }
+    }
+
+    async fn serve_on(
+        cluster: &Cluster,
+        limits: serve::LimitArgs,
+        listen: SocketAddr,
+        metrics: metrics_exporter_prometheus::PrometheusHandle,
+        stop: CancellationToken,
+    ) -> Result<(), Error> {
+        cluster.ensure_database("solejob").await?;
+        let config = limits.dev(cluster.url("solejob"), listen);
+        tokio::select! {
+            served = server::run(config, metrics, stop) => Ok(served?),
+            error = cluster.exited() => Err(error.into()),
+        }
+    }
+}
+
+/// Cancelled by the first SIGTERM or SIGINT. The second ends the process at once.
+fn stop_on_signal() -> CancellationToken {
+    use tokio::signal::unix::{SignalKind, signal};
+    let stop = CancellationToken::new();
+    let cancel = stop.clone();
+    tokio::spawn(async move {
+        let (Ok(mut terminate), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
+        else {
+            tracing::error!("signals cannot be heard: stop this process with SIGKILL");
+            return;
+        };
+        for _ in 0..2 {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+            if cancel.is_cancelled() {
+                tracing::warn!("a second signal: leaving at once");
+                std::process::exit(1);
+            }
+            cancel.cancel();
+        }
+    });
+    stop
+}
+
+fn healthcheck(listen: SocketAddr) -> Result<(), Error> {
+    let address = if listen.ip().is_unspecified() {
+        (Ipv4Addr::LOCALHOST, listen.port()).into()
+    } else {
+        listen
+    };
+    let timeout = Duration::from_secs(3);
+    let mut stream = TcpStream::connect_timeout(&address, timeout)?;
+    stream.set_read_timeout(Some(timeout))?;
+    stream.write_all(b"GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    let status = answer.lines().next().unwrap_or_default();
+    if status.split(' ').nth(1) == Some("200") {
+        Ok(())
+    } else {
+        Err(Error::NotReady(status.into()))
+    }
+}

@@ -1,0 +1,151 @@
+//! `solejob serve`, and the settings that it shares with `dev`.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use crate::cli::Error;
+use crate::config::{Access, Config, Secret};
+use crate::duration::{self, Millis};
+use crate::{dispatch, http, store};
+
+#[derive(clap::Args)]
+pub(super) struct Serve {
+    /// Where to listen
+    #[arg(long, env = "SOLEJOB_LISTEN", default_value = "127.0.0.1:8080")]
+    listen: SocketAddr,
+    /// PostgreSQL to use, such as postgres://user:password@host/database
+    #[arg(long, env = "DATABASE_URL", hide_env_values = true)]
+    database_url: String,
+    /// Bring the database to this version's schema first
+    #[arg(long, env = "SOLEJOB_MIGRATE")]
+    migrate: bool,
+    /// Let everybody in, without tokens; refused unless the server listens on loopback
+    #[arg(long, env = "SOLEJOB_ANONYMOUS")]
+    anonymous: bool,
+    /// A token that exists from the start, with all rights for application `default`, environment `prod`
+    #[arg(long, env = "SOLEJOB_BOOTSTRAP_TOKEN", hide_env_values = true)]
+    bootstrap_token: Option<String>,
+    #[command(flatten)]
+    limits: LimitArgs,
+}
+
+/// Limits, each with its default and unit.
+#[derive(clap::Args)]
+pub(super) struct LimitArgs {
+    /// Bytes of a payload at most
+    #[arg(long, env = "SOLEJOB_PAYLOAD_BYTES", default_value_t = http::Limits::default().payload_bytes, value_parser = within(1_024, 64 << 20))]
+    payload_bytes: usize,
+    /// Dispatches in a batch at most
+    #[arg(long, env = "SOLEJOB_BATCH_ITEMS", default_value_t = http::Limits::default().batch_items, value_parser = within(1, 10_000))]
+    batch_items: usize,
+    /// Bytes of a batch at most
+    #[arg(long, env = "SOLEJOB_BATCH_BYTES", default_value_t = http::Limits::default().batch_bytes, value_parser = within(1_024, 256 << 20))]
+    batch_bytes: usize,
+    /// Transactions of dispatches at once
+    #[arg(long, env = "SOLEJOB_GROUPS_IN_FLIGHT", default_value_t = dispatch::Limits::default().groups_in_flight, value_parser = clap::value_parser!(u32).range(1..=64))]
+    groups_in_flight: u32,
+    /// Dispatches in a transaction at most, unless one batch has more
+    #[arg(long, env = "SOLEJOB_GROUP_ITEMS", default_value_t = dispatch::Limits::default().group_items, value_parser = within(1, 10_000))]
+    group_items: usize,
+    /// Singles and batches that may wait; one more is answered `overloaded`
+    #[arg(long, env = "SOLEJOB_QUEUE_UNITS", default_value_t = dispatch::Limits::default().queue_units, value_parser = within(1, 1 << 20))]
+    queue_units: usize,
+    /// Bytes of dispatches that may wait; more is answered `overloaded`
+    #[arg(long, env = "SOLEJOB_QUEUE_BYTES", default_value_t = dispatch::Limits::default().queue_bytes, value_parser = within(1 << 20, 64 << 30))]
+    queue_bytes: usize,
+    /// Database connections beside those of the dispatches
+    #[arg(long, env = "SOLEJOB_CONNECTIONS", default_value_t = store::Limits::default().connections, value_parser = clap::value_parser!(u32).range(2..=1_000))]
+    connections: u32,
+    /// How long requests have to finish when the server stops
+    #[arg(long, env = "SOLEJOB_SHUTDOWN_GRACE", default_value = "25s", value_parser = duration)]
+    shutdown_grace: Duration,
+    /// How long to wait at the start for a database that does not answer
+    #[arg(long, env = "SOLEJOB_DATABASE_WAIT", default_value = "30s", value_parser = duration)]
+    database_wait: Duration,
+}
+
+fn within(least: u64, most: u64) -> impl clap::builder::TypedValueParser<Value = usize> {
+    use clap::builder::TypedValueParser as _;
+    clap::value_parser!(u64).range(least..=most).map(|value| value as usize)
+}
+
+fn duration(text: &str) -> Result<Duration, duration::ParseError> {
+    duration::parse(text).map(|Millis(millis)| Duration::from_millis(millis))
+}
+
+impl Serve {
+    pub(super) fn config(self) -> Result<Config, Error> {
+        let Serve {
+            listen,
+            database_url,
+            migrate,
+            anonymous,
+            bootstrap_token,
+            limits,
+        } = self;
+        let access = match (anonymous, bootstrap_token) {
+            (true, Some(_)) => {
+                return Err(Error::Usage("give --anonymous or a bootstrap token, not both".into()));
+            }
+            (true, None) => anybody(),
+            (false, bootstrap) => Access::Tokens {
+                bootstrap: bootstrap.map(Secret),
+            },
+        };
+        Ok(limits.config(database_url, listen, access, migrate))
+    }
+}
+
+fn anybody() -> Access {
+    Access::Anonymous {
+        application: "default".into(),
+        environment: "dev".into(),
+    }
+}
+
+impl LimitArgs {
+    /// The settings of `dev`: open, and migrated first.
+    pub(super) fn dev(self, database_url: String, listen: SocketAddr) -> Config {
+        self.config(database_url, listen, anybody(), true)
+    }
+
+    fn config(self, database_url: String, listen: SocketAddr, access: Access, migrate: bool) -> Config {
+        let LimitArgs {
+            payload_bytes,
+            batch_items,
+            batch_bytes,
+            groups_in_flight,
+            group_items,
+            queue_units,
+            queue_bytes,
+            connections,
+            shutdown_grace,
+            database_wait,
+        } = self;
+        Config {
+            database_url,
+            listen,
+            access,
+            migrate,
+            http: http::Limits {
+                payload_bytes,
+                batch_items,
+                batch_bytes,
+            },
+            dispatch: dispatch::Limits {
+                groups_in_flight,
+                group_items,
+                queue_units,
+                queue_bytes,
+                ..dispatch::Limits::default()
+            },
+            store: store::Limits {
+                groups_in_flight,
+                connections,
+                ..store::Limits::default()
+            },
+            shutdown_grace,
+            database_wait,
+        }
+    }
+}

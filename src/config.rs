@@ -1,0 +1,116 @@
+//! The settings of a server, once they are known to make sense.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use crate::{dispatch, http, store};
+
+/// Who may call.
+#[derive(Clone)]
+pub enum Access {
+    /// Everybody who reaches the listener, which is on loopback.
+    Anonymous { application: String, environment: String },
+    /// Bearers of a token; the bootstrap token is one from the start.
+    Tokens { bootstrap: Option<Secret> },
+}
+
+/// A text that does not show itself.
+#[derive(Clone)]
+pub struct Secret(pub String);
+
+/// Everything that a server is started with.
+pub struct Config {
+    pub database_url: String,
+    pub listen: SocketAddr,
+    pub access: Access,
+    /// Brings the database to this server's schema first.
+    pub migrate: bool,
+    pub http: http::Limits,
+    pub dispatch: dispatch::Limits,
+    pub store: store::Limits,
+    /// How long requests that are being served have after the signal to stop.
+    pub shutdown_grace: Duration,
+    /// How long a database that does not answer is waited for at the start.
+    pub database_wait: Duration,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Invalid {
+    #[error(
+        "--anonymous lets everybody in who reaches {0}: listen on loopback (127.0.0.1 or [::1]), or leave it out and \
+         use tokens"
+    )]
+    AnonymousBeyondLoopback(SocketAddr),
+    #[error(
+        "SOLEJOB_BOOTSTRAP_TOKEN has {0} characters: give at least 16, such as the output of `openssl rand -hex 24`"
+    )]
+    BootstrapTooShort(usize),
+    #[error("SOLEJOB_BOOTSTRAP_TOKEN holds a character that an Authorization header cannot: use printable ASCII")]
+    BootstrapNotPrintable,
+}
+
+impl Config {
+    /// Refuses what would be unsafe or could not work.
+    pub fn check(&self) -> Result<(), Invalid> {
+        match &self.access {
+            Access::Anonymous { .. } if !self.listen.ip().is_loopback() => {
+                Err(Invalid::AnonymousBeyondLoopback(self.listen))
+            }
+            Access::Anonymous { .. } | Access::Tokens { bootstrap: None } => Ok(()),
+            Access::Tokens {
+                bootstrap: Some(Secret(token)),
+            } => match token.len() {
+                short @ ..16 => Err(Invalid::BootstrapTooShort(short)),
+                _ if !token.bytes().all(|byte| byte.is_ascii_graphic()) => Err(Invalid::BootstrapNotPrintable),
+                _ => Ok(()),
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(listen: &str, access: Access) -> Config {
+        Config {
+            database_url: String::new(),
+            listen: listen.parse().unwrap(),
+            access,
+            migrate: false,
+            http: http::Limits::default(),
+            dispatch: dispatch::Limits::default(),
+            store: store::Limits::default(),
+            shutdown_grace: Duration::ZERO,
+            database_wait: Duration::ZERO,
+        }
+    }
+
+    #[test]
+    fn a_server_without_tokens_listens_on_loopback() {
+        let open = || Access::Anonymous {
+            application: "a".into(),
+            environment: "e".into(),
+        };
+        for (listen, accepted) in [
+            ("127.0.0.1:1", true),
+            ("[::1]:1", true),
+            ("0.0.0.0:1", false),
+            ("[::]:1", false),
+            ("10.0.0.1:1", false),
+        ] {
+            assert_eq!(config(listen, open()).check().is_ok(), accepted, "{listen}");
+        }
+    }
+
+    #[test]
+    fn a_bootstrap_token_is_long_and_printable() {
+        let check = |token: &str| {
+            let bootstrap = Some(Secret(token.into()));
+            config("0.0.0.0:1", Access::Tokens { bootstrap }).check()
+        };
+        assert_eq!(check("0123456789abcdef"), Ok(()));
+        assert_eq!(check("0123456789abcde"), Err(Invalid::BootstrapTooShort(15)));
+        assert_eq!(check("0123456789 abcdef"), Err(Invalid::BootstrapNotPrintable));
+    }
+}

@@ -1,0 +1,193 @@
+//! Group commit: dispatches wait in one bounded queue, and each transaction takes what is there.
+//!
+//! An idle server adds no wait, since a group of one leaves at once; a busy one pays for one commit, one lock
+//! statement, one look-up and one write a group. A client that hangs up cancels nothing: the transaction
+//! belongs to a task of the dispatcher.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio_util::task::TaskTracker;
+
+use crate::dispatch::clock::DatabaseClock;
+use crate::dispatch::group;
+use crate::dispatch::prepare::Prepared;
+use crate::job::AppId;
+use crate::store::Store;
+use crate::uniqueness::holders::UnitOutcome;
+
+/// How much waits, and how much goes into one transaction.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Transactions at once. More than two lost on two cores: their groups are smaller.
+    pub groups_in_flight: u32,
+    /// Dispatches in a group, unless a single batch has more.
+    pub group_items: usize,
+    /// Payload bytes in a group, unless a single unit has more.
+    pub group_bytes: usize,
+    /// Singles and batches that wait; one more is refused as `overloaded`.
+    pub queue_units: usize,
+    /// Payload bytes that wait or are being written; more is refused as `overloaded`.
+    pub queue_bytes: usize,
+    /// After this long without a database, a group is answered `store_unavailable`.
+    pub deadline: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            groups_in_flight: 2,
+            group_items: 128,
+            group_bytes: 4 << 20,
+            queue_units: 4_096,
+            queue_bytes: 128 << 20,
+            deadline: Duration::from_secs(8),
+        }
+    }
+}
+
+/// Whether anything of a failed dispatch may be stored.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    None,
+    Unknown,
+}
+
+/// Why a dispatch got no decision.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Failure {
+    Overloaded,
+    ShuttingDown,
+    Unavailable(Outcome),
+    /// A fault of the server: nothing is stored, and the log says why.
+    Internal,
+}
+
+/// One dispatch, or a batch, that has passed preparation.
+#[derive(Debug)]
+pub struct PreparedUnit {
+    pub app: AppId,
+    pub items: Vec<Prepared>,
+    pub continue_on_conflict: bool,
+}
+
+impl PreparedUnit {
+    fn bytes(&self) -> usize {
+        self.items.iter().map(|item| item.job.payload.len() + 1_024).sum()
+    }
+}
+
+/// A unit that waits for its group, and for whom.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    pub(super) unit: PreparedUnit,
+    pub(super) answer: oneshot::Sender<Result<UnitOutcome, Failure>>,
+    bytes: usize,
+    /// Given back when the unit has been answered.
+    _room: OwnedSemaphorePermit,
+}
+
+/// Permits are kibibytes: a semaphore counts to 2^29 on every platform.
+const ROOM_UNIT: usize = 1_024;
+
+/// The one way to a dispatch.
+#[derive(Clone, Debug)]
+pub struct Dispatcher {
+    queue: mpsc::Sender<Waiting>,
+    room: Arc<Semaphore>,
+    clock: Arc<DatabaseClock>,
+}
+
+impl Dispatcher {
+    /// Starts the dispatcher's tasks on `tasks`. They end once every clone of the dispatcher is gone and the
+    /// queue is empty.
+    pub fn start(store: Store, clock: Arc<DatabaseClock>, limits: &Limits, tasks: &TaskTracker) -> Dispatcher {
+        let (queue, waiting) = mpsc::channel(limits.queue_units);
+        let shared = Arc::new(group::Runner {
+            locks: Semaphore::new(store.locks_each()),
+            store,
+            clock: Arc::clone(&clock),
+            deadline: limits.deadline,
+        });
+        let source = Arc::new(Mutex::new(Source { waiting, next: None }));
+        for _ in 0..limits.groups_in_flight {
+            let (shared, source, limits) = (Arc::clone(&shared), Arc::clone(&source), limits.clone());
+            tasks.spawn(async move {
+                loop {
+                    // Held while a group gathers, so that one task at a time does.
+                    let group = source.lock().await.gather(&limits).await;
+                    if group.is_empty() {
+                        break;
+                    }
+                    shared.run(group).await;
+                }
+            });
+        }
+        let room = Arc::new(Semaphore::new(limits.queue_bytes / ROOM_UNIT));
+        Dispatcher { queue, room, clock }
+    }
+
+    pub fn clock(&self) -> &DatabaseClock {
+        &self.clock
+    }
+
+    /// Decides a unit. Dropping the future gives up the answer, never the transaction.
+    pub async fn dispatch(&self, unit: PreparedUnit) -> Result<UnitOutcome, Failure> {
+        let bytes = unit.bytes();
+        let room = u32::try_from(bytes.div_ceil(ROOM_UNIT)).map_err(|_| Failure::Overloaded)?;
+        let room = Arc::clone(&self.room)
+            .try_acquire_many_owned(room)
+            .map_err(|_| Failure::Overloaded)?;
+        let (answer, answered) = oneshot::channel();
+        self.queue
+            .try_send(Waiting {
+                unit,
+                answer,
+                bytes,
+                _room: room,
+            })
+            .map_err(|error| match error {
+                mpsc::error::TrySendError::Full(_) => Failure::Overloaded,
+                mpsc::error::TrySendError::Closed(_) => Failure::ShuttingDown,
+            })?;
+        // A task that died in a panic leaves it open whether the group was stored.
+        answered.await.unwrap_or(Err(Failure::Unavailable(Outcome::Unknown)))
+    }
+}
+
+/// Where groups come from.
+struct Source {
+    waiting: mpsc::Receiver<Waiting>,
+    /// Taken from the queue, and too large for the group that was being gathered.
+    next: Option<Waiting>,
+}
+
+impl Source {
+    /// The next group, as soon as there is one; empty when no more will come.
+    async fn gather(&mut self, limits: &Limits) -> Vec<Waiting> {
+        let first = match self.next.take() {
+            Some(first) => first,
+            None => match self.waiting.recv().await {
+                Some(first) => first,
+                None => return Vec::new(),
+            },
+        };
+        // Whoever is about to post gets the chance to: measured, this fills groups and costs no wait.
+        tokio::task::yield_now().await;
+        tokio::task::yield_now().await;
+        let (mut items, mut bytes) = (first.unit.items.len(), first.bytes);
+        let mut group = vec![first];
+        while items < limits.group_items && bytes < limits.group_bytes {
+            let Ok(waiting) = self.waiting.try_recv() else { break };
+            items += waiting.unit.items.len();
+            bytes += waiting.bytes;
+            if items > limits.group_items || bytes > limits.group_bytes {
+                self.next = Some(waiting);
+                break;
+            }
+            group.push(waiting);
+        }
+        group
+    }
+}

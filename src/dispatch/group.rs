@@ -1,0 +1,294 @@
+//! One group: lock, look up, decide, write, commit, answer; and again, where another transaction came in between.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use metrics::{counter, histogram};
+use tokio::sync::Semaphore;
+
+use crate::dispatch::clock::DatabaseClock;
+use crate::dispatch::dispatcher::{Failure, Outcome, PreparedUnit, Waiting};
+use crate::job::JobIds;
+use crate::store::{Asked, Class, Committed, Creation, Error, Store, Writes, Written};
+use crate::uniqueness::decide::Match;
+use crate::uniqueness::holders::{Change, Position, Unit, UnitOutcome};
+use crate::uniqueness::locks::LockSet;
+use crate::uniqueness::receipt::Refusal;
+
+/// How often a group is decided anew before it is given up as a fault: each time another transaction won, so
+/// this many losses in a row are no accident.
+const ATTEMPTS: u32 = 10;
+
+/// The pause before a database that could not be reached is tried again.
+const RECONNECT_PAUSE: Duration = Duration::from_millis(100);
+
+/// What every group needs.
+#[derive(Debug)]
+pub(super) struct Runner {
+    pub(super) store: Store,
+    /// Locks that this server's transactions may hold together: its share of the database's lock table.
+    pub(super) locks: Semaphore,
+    pub(super) clock: Arc<DatabaseClock>,
+    pub(super) deadline: Duration,
+}
+
+/// How an attempt failed.
+enum Failed {
+    /// Nothing is stored.
+    Before(Error),
+    /// The COMMIT was sent and its answer never came.
+    Committing(Error, Option<Written>, Vec<UnitOutcome>),
+}
+
+impl From<Error> for Failed {
+    fn from(error: Error) -> Failed {
+        Failed::Before(error)
+    }
+}
+
+impl Runner {
+    /// Runs a group and answers everybody in it.
+    pub(super) async fn run(&self, group: Vec<Waiting>) {
+        histogram!("solejob_dispatch_group_size").record(group.len() as f64);
+        let (units, answers): (Vec<PreparedUnit>, Vec<_>) =
+            group.into_iter().map(|waiting| (waiting.unit, waiting.answer)).unzip();
+        let deadline = Instant::now() + self.deadline;
+        let mut results = self.decide(&units, deadline).await;
+        if units.len() > 1 && matches!(results, Err(Failure::Internal)) {
+            // Whatever the database did not take, it is one unit's: it must not fail its neighbours.
+            counter!("solejob_dispatch_groups_split_total").increment(1);
+            let mut alone = Vec::with_capacity(units.len());
+            for unit in &units {
+                alone.push(
+                    self.decide(std::slice::from_ref(unit), deadline)
+                        .await
+                        .and_then(|mut one| one.pop().ok_or(Failure::Internal)),
+                );
+            }
+            for (answer, result) in answers.into_iter().zip(alone) {
+                count(&result);
+                let _gone = answer.send(result);
+            }
+            return;
+        }
+        for answer in answers.into_iter().rev() {
+            let result = match &mut results {
+                Ok(outcomes) => outcomes.pop().ok_or(Failure::Internal),
+                Err(failure) => Err(*failure),
+            };
+            count(&result);
+            // Who hung up does not hear it. The job is there all the same.
+            let _gone = answer.send(result);
+        }
+    }
+
+    /// Decides and stores `units` in one transaction, as often as it takes.
+    async fn decide(&self, units: &[PreparedUnit], deadline: Instant) -> Result<Vec<UnitOutcome>, Failure> {
+        let mut locks_each = self.store.locks_each();
+        for attempt in 1.. {
+            let nonce: i64 = rand::random();
+            let (error, unknown) = match self.attempt(units, nonce, locks_each).await {
+                Ok((outcomes, _committed)) => return Ok(outcomes),
+                Err(Failed::Before(error)) => (error, false),
+                Err(Failed::Committing(error, None, outcomes)) => {
+                    // It wrote nothing: what it read under its locks was true, whatever became of the commit.
+                    tracing::warn!(%error, "a commit that had nothing to write was lost");
+                    return Ok(outcomes);
+                }
+                Err(Failed::Committing(error, Some(written), outcomes)) => {
+                    match self.settle(nonce, written, deadline, &error).await {
+                        Ok(true) => return Ok(outcomes),
+                        Ok(false) => (error, false),
+                        Err(error) => (error, true),
+                    }
+                }
+            };
+            if unknown {
+                tracing::error!(%error, units = units.len(), "whether a group is stored stays unknown");
+                return Err(Failure::Unavailable(Outcome::Unknown));
+            }
+            let reason = match error.class() {
+                Class::Again if attempt < ATTEMPTS => "overtaken",
+                Class::LockTableFull if attempt < ATTEMPTS => {
+                    locks_each = 0;
+                    "lock_table_full"
+                }
+                Class::Unavailable if Instant::now() < deadline => {
+                    tokio::time::sleep(RECONNECT_PAUSE).await;
+                    "unavailable"
+                }
+                Class::Unavailable => {
+                    tracing::error!(%error, units = units.len(), "the database is unavailable: nothing is stored");
+                    return Err(Failure::Unavailable(Outcome::None));
+                }
+                Class::Again | Class::LockTableFull | Class::Refused => {
+                    tracing::error!(%error, units = units.len(), attempt, "the database refused a group: nothing is stored");
+                    return Err(Failure::Internal);
+                }
+            };
+            counter!("solejob_dispatch_retries_total", "reason" => reason).increment(1);
+            tracing::debug!(%error, attempt, "a group is decided anew");
+        }
+        Err(Failure::Internal)
+    }
+
+    /// Whether a transaction whose commit got no answer is stored, asked until the deadline.
+    async fn settle(&self, nonce: i64, written: Written, deadline: Instant, lost: &Error) -> Result<bool, Error> {
+        counter!("solejob_commits_unknown_total").increment(1);
+        tracing::warn!(error = %lost, job_id = %written.job, "a commit got no answer: looking whether it is stored");
+        loop {
+            match self.store.settle(nonce, written).await {
+                Err(error) if error.class() == Class::Unavailable && Instant::now() < deadline => {
+                    tokio::time::sleep(RECONNECT_PAUSE).await;
+                }
+                settled => return settled,
+            }
+        }
+    }
+
+    async fn attempt(
+        &self,
+        units: &[PreparedUnit],
+        nonce: i64,
+        locks_each: usize,
+    ) -> Result<(Vec<UnitOutcome>, Committed), Failed> {
+        let asked = asked(units);
+        let locks = LockSet::new(asked.places(), nonce, locks_each);
+        let _share = self.share(&locks).await;
+
+        let mut locked = self.store.begin(&locks).await?.lock(&locks).await?;
+        let decided_at = locked.decided_at();
+        self.clock.set(decided_at);
+        let mut holders = locked.look_up(&asked).await?;
+
+        let mut ids = JobIds::new(decided_at, rand::random());
+        let mut changes = Vec::new();
+        let pure: Vec<Unit<'_>> = units.iter().map(unit).collect();
+        let outcomes = pure.iter().enumerate();
+        let outcomes: Vec<UnitOutcome> = outcomes
+            .map(|(place, unit)| holders.apply(place, unit, decided_at, &mut ids, &mut changes))
+            .collect();
+
+        let mut writes = writes(units, changes);
+        let witness = writes.witness(decided_at);
+        if !writes.is_empty() {
+            locked.write(&mut writes).await?;
+        }
+        let began = Instant::now();
+        match locked.commit().await {
+            Ok(committed) => {
+                histogram!("solejob_dispatch_commit_seconds").record(began.elapsed().as_secs_f64());
+                Ok((outcomes, committed))
+            }
+            Err(error) if error.lost_connection() => Err(Failed::Committing(error, witness, outcomes)),
+            Err(error) => Err(Failed::Before(error)),
+        }
+    }
+
+    /// This transaction's share of the lock table, given back when it ends.
+    async fn share(&self, locks: &LockSet) -> Option<tokio::sync::SemaphorePermit<'_>> {
+        let wanted = match locks {
+            LockSet::Each(ids) => ids.len().min(self.store.locks_each()),
+            LockSet::All => 1,
+        };
+        // It is never closed.
+        self.locks
+            .acquire_many(u32::try_from(wanted).unwrap_or(u32::MAX))
+            .await
+            .ok()
+    }
+}
+
+/// Every key that the units ask for, once.
+fn asked(units: &[PreparedUnit]) -> Asked<'_> {
+    let mut asked = Asked::default();
+    for unit in units {
+        for item in &unit.items {
+            item.ask.active.iter().for_each(|key| asked.insert(unit.app, key));
+            item.ask
+                .window
+                .iter()
+                .for_each(|window| asked.insert(unit.app, &window.key));
+        }
+    }
+    asked
+}
+
+pub(super) fn unit(unit: &PreparedUnit) -> Unit<'_> {
+    Unit {
+        app: unit.app,
+        items: unit
+            .items
+            .iter()
+            .map(|item| (item.job.name.as_str(), &item.ask))
+            .collect(),
+        continue_on_conflict: unit.continue_on_conflict,
+    }
+}
+
+fn writes<'a>(units: &'a [PreparedUnit], changes: Vec<Change<'a>>) -> Writes<'a> {
+    let mut writes = Writes::default();
+    for change in changes {
+        match change {
+            Change::Create {
+                app,
+                item: Position { unit, item },
+                id,
+            } => {
+                let item = &units[unit].items[item];
+                let window = item.ask.window.as_ref().map(|window| &window.key);
+                writes.creations.push(Creation {
+                    app,
+                    id,
+                    job: &item.job,
+                    active: item.ask.active.as_ref(),
+                    window,
+                });
+            }
+            Change::ClaimActive { app, job, key } => writes.claim_active(app, job, key),
+            Change::ClaimWindow {
+                app,
+                job,
+                asked,
+                expires_at,
+                over,
+                linked,
+            } => {
+                writes.claim_window(app, job, asked, expires_at, over, linked);
+            }
+        }
+    }
+    writes
+}
+
+/// `solejob_dispatches_total`: every dispatch by what became of it.
+fn count(result: &Result<UnitOutcome, Failure>) {
+    let add = |outcome: &'static str| counter!("solejob_dispatches_total", "outcome" => outcome).increment(1);
+    match result {
+        Ok(UnitOutcome::Applied(results)) => {
+            for result in results {
+                add(match result {
+                    Ok(receipt) => match receipt.matched {
+                        None => "created",
+                        Some(Match::Active) => "reused_active",
+                        Some(Match::Window) => "reused_window",
+                        Some(Match::Both) => "reused_both",
+                    },
+                    Err(refusal) => refused(refusal),
+                });
+            }
+        }
+        Ok(UnitOutcome::Refused { refusal, .. }) => add(refused(refusal)),
+        Err(Failure::Overloaded | Failure::ShuttingDown) => add("turned_away"),
+        Err(Failure::Unavailable(Outcome::None)) => add("unavailable"),
+        Err(Failure::Unavailable(Outcome::Unknown)) => add("unknown"),
+        Err(Failure::Internal) => add("internal"),
+    }
+}
+
+fn refused(refusal: &Refusal) -> &'static str {
+    match refusal {
+        Refusal::Conflict { .. } => "conflict",
+        Refusal::CompositionConflict { .. } => "composition_conflict",
+    }
+}

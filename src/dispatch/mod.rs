@@ -1,0 +1,14 @@
+//! The use case: a dispatch is prepared, joins a group, is decided in the group's transaction, and is answered.
+//!
+//! [`prepare::prepare`] turns a request into a [`prepare::Prepared`] or says what is wrong with it, before
+//! anything is looked up. [`Dispatcher`] decides and writes; [`preview`] decides and does not.
+
+mod clock;
+mod dispatcher;
+mod group;
+pub mod prepare;
+mod preview;
+
+pub use clock::DatabaseClock;
+pub use dispatcher::{Dispatcher, Failure, Limits, Outcome, PreparedUnit};
+pub use preview::preview;

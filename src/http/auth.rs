@@ -1,0 +1,163 @@
+//! Who calls, and what it may do: a token gives application, environment and rights.
+
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::FromRequestParts;
+use axum::http::header;
+use axum::http::request::Parts;
+use moka::future::Cache;
+
+use crate::http::App;
+use crate::http::problem::{Code, Problem};
+use crate::job::AppId;
+use crate::store::{self, Caller, Store, TokenHash};
+
+/// How long a token is believed without being looked up: a revocation is heard everywhere within this.
+const TOKEN_TTL: Duration = Duration::from_secs(5);
+
+/// Tokens remembered, known and unknown ones alike.
+const TOKENS_MAX: u64 = 10_000;
+
+/// No token is longer; what is does not reach the database.
+const TOKEN_BYTES_MAX: usize = 256;
+
+/// Who may call.
+#[derive(Clone, Debug)]
+pub enum Access {
+    /// Everybody who reaches the listener, for this application: only ever on loopback.
+    Open(AppId),
+    /// Bearers of a token.
+    Tokens(Tokens),
+}
+
+/// Tokens, looked up and remembered for a while.
+#[derive(Clone, Debug)]
+pub struct Tokens {
+    store: Store,
+    known: Cache<TokenHash, Option<Arc<Caller>>>,
+}
+
+impl Tokens {
+    pub fn new(store: Store) -> Tokens {
+        Tokens {
+            store,
+            known: Cache::builder()
+                .max_capacity(TOKENS_MAX)
+                .time_to_live(TOKEN_TTL)
+                .build(),
+        }
+    }
+
+    async fn caller(&self, token: &str) -> Result<Option<Arc<Caller>>, Arc<store::Error>> {
+        let hash = TokenHash::of(token);
+        // One look-up at a time for each token, however many requests bring it.
+        self.known
+            .try_get_with(hash, async { Ok(self.store.caller(hash).await?.map(Arc::new)) })
+            .await
+    }
+}
+
+/// A right that a token can have.
+pub trait Right: Send + Sync {
+    const NAME: &'static str;
+}
+
+#[derive(Debug)]
+pub struct Dispatch;
+#[derive(Debug)]
+pub struct Read;
+#[derive(Debug)]
+pub struct Admin;
+/// Any token will do.
+#[derive(Debug)]
+pub struct Any;
+
+impl Right for Dispatch {
+    const NAME: &'static str = "dispatch";
+}
+impl Right for Read {
+    const NAME: &'static str = "read";
+}
+impl Right for Admin {
+    const NAME: &'static str = "admin";
+}
+impl Right for Any {
+    const NAME: &'static str = "any";
+}
+
+/// A caller that has the right `R`, and the application that it acts for.
+#[derive(Debug)]
+pub struct By<R> {
+    pub app: AppId,
+    right: PhantomData<R>,
+}
+
+impl<R: Right> FromRequestParts<App> for By<R> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
+        let app = match &app.access {
+            Access::Open(app) => *app,
+            Access::Tokens(tokens) => {
+                let caller = caller(parts, tokens).await?;
+                if !allows(&caller.rights, R::NAME) {
+                    let detail = format!("this needs a token with the right \"{}\" (or \"admin\")", R::NAME);
+                    return Err(Problem::new(Code::Forbidden, detail));
+                }
+                caller.app
+            }
+        };
+        Ok(By {
+            app,
+            right: PhantomData,
+        })
+    }
+}
+
+fn allows(rights: &[String], wanted: &str) -> bool {
+    wanted == Any::NAME || rights.iter().any(|right| right == wanted || right == Admin::NAME)
+}
+
+async fn caller(parts: &Parts, tokens: &Tokens) -> Result<Arc<Caller>, Problem> {
+    let unauthorized = |detail: &str| Problem::new(Code::Unauthorized, detail);
+    let mut values = parts.headers.get_all(header::AUTHORIZATION).iter();
+    let value = match (values.next(), values.next()) {
+        (Some(value), None) => value.to_str().unwrap_or_default(),
+        (None, _) => return Err(unauthorized("send the header Authorization: Bearer TOKEN")),
+        (Some(_), Some(_)) => return Err(unauthorized("send one Authorization header, not several")),
+    };
+    let token = match value.split_once(' ') {
+        Some((scheme, token)) if scheme.eq_ignore_ascii_case("bearer") => token.trim(),
+        _ => return Err(unauthorized("send the token as Authorization: Bearer TOKEN")),
+    };
+    let unknown = || unauthorized("there is no such token, or it was revoked: ask your operator for one");
+    if token.is_empty() || token.len() > TOKEN_BYTES_MAX {
+        return Err(unknown());
+    }
+    tokens
+        .caller(token)
+        .await
+        .map_err(|error| {
+            let unavailable =
+                "the token could not be looked up: nothing was done; try again after the time in Retry-After";
+            Problem::new(Code::StoreUnavailable, unavailable).because(error.to_string())
+        })?
+        .ok_or_else(unknown)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rights_and_what_they_allow() {
+        let rights = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        assert!(allows(&rights(&["read"]), Read::NAME));
+        assert!(!allows(&rights(&["read"]), Dispatch::NAME));
+        assert!(!allows(&rights(&["dispatch", "read", "work"]), Admin::NAME));
+        assert!(allows(&rights(&["admin"]), Dispatch::NAME));
+        assert!(allows(&rights(&["work"]), Any::NAME));
+    }
+}

@@ -1,0 +1,226 @@
+//! `POST /v1/jobs/batch`: many dispatches in one transaction.
+
+use std::collections::HashMap;
+
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::response::{IntoResponse, Response};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use utoipa::ToSchema;
+
+use crate::dispatch::PreparedUnit;
+use crate::dispatch::prepare::{self, Prepared};
+use crate::http::auth::{By, Dispatch};
+use crate::http::dispatch::refuse_idempotency_key;
+use crate::http::extract::{self, BATCH, Checked};
+use crate::http::problem::{Code, ItemError, Problem, ProblemBody, answers};
+use crate::http::wire::{DispatchBody, Disposition, ReceiptBody};
+use crate::http::{App, JsonBody};
+use crate::job::AppId;
+use crate::json::{self, MAX_DEPTH};
+use crate::uniqueness::holders::UnitOutcome;
+
+/// How many invalid items one answer names.
+const ERRORS_MAX: usize = 100;
+
+/// An item may nest as deep as the same dispatch by itself: it lies in an object and an array.
+const BATCH_DEPTH: usize = MAX_DEPTH + 2;
+
+answers!(BatchProblems: InvalidJson, InvalidRequest, InvalidKey, InvalidWindow, InvalidDuration, InvalidPayload,
+    Unauthorized, Forbidden, UniquenessConflict, UniquenessCompositionConflict, PayloadTooLarge, BatchTooLarge,
+    UnsupportedMediaType, IdempotencyScopeInvalid, Internal, Overloaded, StoreUnavailable, ShuttingDown);
+
+/// Many dispatches, in order.
+#[derive(Deserialize, ToSchema, Debug)]
+#[serde(deny_unknown_fields)]
+#[schema(as = Batch)]
+pub struct BatchBody<'a> {
+    #[serde(borrow)]
+    #[schema(value_type = Vec<DispatchBody>, min_items = 1)]
+    jobs: Vec<&'a RawValue>,
+    /// Whether a conflicting item leaves the others standing. An invalid item fails the batch either way.
+    continue_on_conflict: Option<bool>,
+}
+
+/// One result for each item, in input order.
+#[derive(Serialize, ToSchema, Debug)]
+#[schema(as = BatchReceipt)]
+pub struct BatchReceiptBody {
+    results: Vec<ItemResult>,
+    created: usize,
+    reused: usize,
+    conflicts: usize,
+}
+
+/// What became of an item: a receipt, or with `continue_on_conflict` the conflict.
+#[derive(Serialize, ToSchema, Debug)]
+pub struct ItemResult {
+    index: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    receipt: Option<ReceiptBody>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<ProblemBody>,
+}
+
+/// Dispatch many jobs
+///
+/// Items act as if they were dispatched one after another, in one transaction: a later item that matches an
+/// earlier one is reused. One that is invalid fails the batch before anything is written.
+#[utoipa::path(
+    post, path = "/v1/jobs/batch", operation_id = "dispatchBatch", tag = "dispatch",
+    request_body(content = BatchBody, example = json!({
+        "jobs": [
+            {"name": "place-order", "payload": {"order": 42}, "uniqueness": {"active_key": "order:42"}},
+            {"name": "place-order", "payload": {"order": 43}, "uniqueness": {"active_key": "order:43"}}
+        ],
+        "continue_on_conflict": false
+    })),
+    responses((status = 200, description = "One result for each item", body = BatchReceiptBody), BatchProblems)
+)]
+pub(super) async fn batch(
+    State(app): State<App>,
+    by: By<Dispatch>,
+    headers: HeaderMap,
+    Checked(bytes): Checked<BATCH>,
+) -> Result<Response, Problem> {
+    refuse_idempotency_key(&headers)?;
+    let unit = read(&app, by.app, &bytes)?;
+    // The dispatches own what they need: 16 MiB of text need not wait for the database.
+    drop(bytes);
+    check_parents(&app, &unit).await?;
+    match app.dispatcher.dispatch(unit).await? {
+        UnitOutcome::Refused { index, refusal } => Err(Problem::refused(&refusal, false).with_index(index)),
+        UnitOutcome::Applied(results) => {
+            let mut body = BatchReceiptBody {
+                results: Vec::new(),
+                created: 0,
+                reused: 0,
+                conflicts: 0,
+            };
+            for (index, result) in results.into_iter().enumerate() {
+                let item = match result.map(ReceiptBody::from) {
+                    Ok(receipt) => {
+                        match receipt.disposition() {
+                            Disposition::Created => body.created += 1,
+                            Disposition::Reused => body.reused += 1,
+                        }
+                        ItemResult {
+                            index,
+                            receipt: Some(receipt),
+                            error: None,
+                        }
+                    }
+                    Err(refusal) => {
+                        body.conflicts += 1;
+                        let error = Problem::refused(&refusal, true).with_index(index).into_body();
+                        ItemResult {
+                            index,
+                            receipt: None,
+                            error: Some(error),
+                        }
+                    }
+                };
+                body.results.push(item);
+            }
+            Ok(JsonBody(body).into_response())
+        }
+    }
+}
+
+/// Invalid items of a batch, lowest index first.
+#[derive(Default)]
+struct Faults {
+    code: Option<Code>,
+    errors: Vec<ItemError>,
+}
+
+impl Faults {
+    fn push(&mut self, index: usize, problem: Problem) {
+        self.code.get_or_insert(problem.code());
+        if self.errors.len() < ERRORS_MAX {
+            self.errors.push(problem.into_item(index));
+        }
+    }
+
+    fn end(self) -> Result<(), Problem> {
+        match self.code {
+            None => Ok(()),
+            Some(code) => Err(Problem::of_items(code, self.errors)),
+        }
+    }
+}
+
+fn read(app: &App, id: AppId, bytes: &Bytes) -> Result<PreparedUnit, Problem> {
+    // A fault that lies in one item is that item's: the items are then checked one by one to name each.
+    let by_item = match json::check(bytes, BATCH_DEPTH) {
+        Ok(_) => false,
+        Err(fault) => match (fault.kind, fault.pointer.strip_prefix("/jobs/")) {
+            (json::FaultKind::DuplicateKey | json::FaultKind::Surrogate, Some(_)) => true,
+            _ => extract::check(bytes, BATCH_DEPTH).map(|_| false)?,
+        },
+    };
+    let BatchBody {
+        jobs,
+        continue_on_conflict,
+    } = extract::parse(bytes)?;
+    if jobs.is_empty() {
+        return Err(Problem::new(Code::InvalidRequest, "a batch has at least one job").at("/jobs"));
+    }
+    if jobs.len() > app.limits.batch_items {
+        let most = app.limits.batch_items;
+        let detail = format!(
+            "a batch has at most {most} jobs and this one has {}: send it in parts",
+            jobs.len()
+        );
+        return Err(Problem::new(Code::BatchTooLarge, detail).at("/jobs"));
+    }
+    let now = app.dispatcher.clock().now();
+    let prepare = |item: &RawValue| -> Result<Prepared, Problem> {
+        if by_item {
+            extract::check(item.get().as_bytes(), MAX_DEPTH)?;
+        }
+        let body: DispatchBody = extract::parse(item.get().as_bytes())?;
+        Ok(prepare::prepare(body.into(), app.limits.payload_bytes, now)?)
+    };
+    let mut faults = Faults::default();
+    let mut items = Vec::with_capacity(jobs.len());
+    for (index, item) in jobs.into_iter().enumerate() {
+        match prepare(item) {
+            Ok(item) => items.push(item),
+            Err(problem) => faults.push(index, problem),
+        }
+    }
+    faults.end()?;
+    if by_item {
+        // No item was at fault after all: a fault behind the first one is the body's.
+        extract::check(bytes, BATCH_DEPTH)?;
+    }
+    Ok(PreparedUnit {
+        app: id,
+        items,
+        continue_on_conflict: continue_on_conflict.unwrap_or(false),
+    })
+}
+
+/// Each parent that is named is a job of the application. It is asked once, however many items name it.
+async fn check_parents(app: &App, unit: &PreparedUnit) -> Result<(), Problem> {
+    let mut known = HashMap::new();
+    let mut faults = Faults::default();
+    for (index, item) in unit.items.iter().enumerate() {
+        let Some(parent) = item.job.parent else { continue };
+        let exists = match known.get(&parent.job_id) {
+            Some(exists) => *exists,
+            None => {
+                let exists = app.store.job_exists(unit.app, parent.job_id).await?;
+                known.insert(parent.job_id, exists);
+                exists
+            }
+        };
+        if !exists {
+            faults.push(index, prepare::unknown_parent().into());
+        }
+    }
+    faults.end()
+}

@@ -1,0 +1,155 @@
+//! `POST /v1/jobs` and `POST /v1/jobs/preview`: one dispatch.
+
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::dispatch::prepare::{self, Prepared};
+use crate::dispatch::{PreparedUnit, preview as preview_unit};
+use crate::http::auth::{By, Dispatch};
+use crate::http::extract::{SINGLE, Wire};
+use crate::http::problem::{self, Code, Problem, answers};
+use crate::http::wire::{DispatchBody, Disposition, ReceiptBody, RetryView};
+use crate::http::{App, JsonBody};
+use crate::job::AppId;
+use crate::uniqueness::holders::UnitOutcome;
+use crate::uniqueness::receipt::Receipt;
+
+answers!(DispatchProblems: InvalidJson, InvalidRequest, InvalidKey, InvalidWindow, InvalidDuration, InvalidPayload,
+    Unauthorized, Forbidden, UniquenessConflict, UniquenessCompositionConflict, PayloadTooLarge, UnsupportedMediaType,
+    IdempotencyScopeInvalid, Internal, Overloaded, StoreUnavailable, ShuttingDown);
+
+/// Dispatch a job
+///
+/// Creates the job, or gives back the one that a key of the dispatch leads to. Answered once it is stored.
+#[utoipa::path(
+    post, path = "/v1/jobs", operation_id = "dispatch", tag = "dispatch",
+    request_body(content = DispatchBody, example = json!({
+        "name": "place-order", "payload": {"order": 42},
+        "uniqueness": {"active_key": "order:42", "window_key": "req-1", "window": "24h"}
+    })),
+    responses(
+        (status = 201, description = "The job was created", body = ReceiptBody,
+            headers(("Location" = String, description = "The job: `/v1/jobs/ID`"))),
+        (status = 200, description = "A job that was there is reused", body = ReceiptBody,
+            headers(("Location" = String, description = "The job: `/v1/jobs/ID`"))),
+        DispatchProblems,
+    )
+)]
+pub(super) async fn dispatch(
+    State(app): State<App>,
+    by: By<Dispatch>,
+    headers: HeaderMap,
+    Wire(body): Wire<DispatchBody, SINGLE>,
+) -> Result<Response, Problem> {
+    let unit = single(&app, by.app, &headers, body).await?;
+    let receipt = only(app.dispatcher.dispatch(unit).await?)?;
+    let location = format!("/v1/jobs/{}", receipt.job_id);
+    let body = ReceiptBody::from(receipt);
+    let status = match body.disposition() {
+        Disposition::Created => StatusCode::CREATED,
+        Disposition::Reused => StatusCode::OK,
+    };
+    Ok((status, [(header::LOCATION, location)], JsonBody(body)).into_response())
+}
+
+/// What a dispatch would do, and what it means once defaults are filled in.
+#[derive(Serialize, ToSchema, Debug)]
+#[schema(as = Preview)]
+pub struct PreviewBody {
+    #[serde(flatten)]
+    receipt: ReceiptBody,
+    resolved: Resolved,
+}
+
+/// The settings that the dispatch leads to.
+#[derive(Serialize, ToSchema, Debug)]
+pub struct Resolved {
+    #[schema(example = "welcome:7")]
+    active_key: Option<String>,
+    #[schema(example = "req-1")]
+    window_key: Option<String>,
+    #[schema(example = "default")]
+    queue: String,
+    priority: i16,
+    retry: RetryView,
+    #[schema(example = "5m")]
+    timeout: Option<String>,
+    #[schema(example = "7d")]
+    retention: String,
+}
+
+impl From<&Prepared> for Resolved {
+    fn from(Prepared { ask, job }: &Prepared) -> Resolved {
+        Resolved {
+            active_key: ask.active.as_ref().map(|key| key.key.text.as_str().into()),
+            window_key: ask.window.as_ref().map(|window| window.key.key.text.as_str().into()),
+            queue: job.queue.clone(),
+            priority: job.priority,
+            retry: job.policy.retry.into(),
+            timeout: job.policy.timeout.map(|timeout| timeout.to_string()),
+            retention: job.retention.to_string(),
+        }
+    }
+}
+
+/// Preview a dispatch
+///
+/// Answers what the same dispatch would do now, and writes nothing. Another dispatch may come before it.
+#[utoipa::path(
+    post, path = "/v1/jobs/preview", operation_id = "preview", tag = "dispatch",
+    request_body(content = DispatchBody, example = json!({
+        "name": "place-order", "uniqueness": {"active_key": "order:42"}
+    })),
+    responses((status = 200, description = "The receipt it would get", body = PreviewBody), DispatchProblems)
+)]
+pub(super) async fn preview(
+    State(app): State<App>,
+    by: By<Dispatch>,
+    headers: HeaderMap,
+    Wire(body): Wire<DispatchBody, SINGLE>,
+) -> Result<Response, Problem> {
+    let unit = single(&app, by.app, &headers, body).await?;
+    let receipt = only(preview_unit(&app.store, &unit).await?)?;
+    let resolved = unit.items.first().map(Resolved::from).ok_or_else(problem::internal)?;
+    let receipt = ReceiptBody::from(receipt).previewed();
+    Ok(JsonBody(PreviewBody { receipt, resolved }).into_response())
+}
+
+async fn single(app: &App, id: AppId, headers: &HeaderMap, body: DispatchBody) -> Result<PreparedUnit, Problem> {
+    refuse_idempotency_key(headers)?;
+    let item = prepare::prepare(body.into(), app.limits.payload_bytes, app.dispatcher.clock().now())?;
+    if let Some(parent) = item.job.parent
+        && !app.store.job_exists(id, parent.job_id).await?
+    {
+        return Err(prepare::unknown_parent().into());
+    }
+    Ok(PreparedUnit {
+        app: id,
+        items: vec![item],
+        continue_on_conflict: false,
+    })
+}
+
+/// A header that would make the dispatch unique must not be ignored in silence.
+pub(super) fn refuse_idempotency_key(headers: &HeaderMap) -> Result<(), Problem> {
+    if headers.contains_key("idempotency-key") {
+        let detail = "this version does not take the header Idempotency-Key: give uniqueness.window_key and \
+                      uniqueness.window instead";
+        return Err(Problem::new(Code::InvalidRequest, detail));
+    }
+    Ok(())
+}
+
+/// The one result of a unit of one.
+fn only(outcome: UnitOutcome) -> Result<Receipt, Problem> {
+    match outcome {
+        UnitOutcome::Applied(mut results) => {
+            let result = results.pop().ok_or_else(problem::internal)?;
+            result.map_err(|refusal| Problem::refused(&refusal, true))
+        }
+        UnitOutcome::Refused { refusal, .. } => Err(Problem::refused(&refusal, true)),
+    }
+}

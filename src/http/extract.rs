@@ -1,0 +1,342 @@
+//! Own extractors: whatever a request gets wrong is answered with a problem that says what and where.
+
+use std::borrow::Cow;
+
+use axum::body::{Body, Bytes, HttpBody as _};
+use axum::extract::{FromRequest, FromRequestParts, RawPathParams, Request};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, header};
+use percent_encoding::percent_decode_str;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use crate::dispatch::prepare::job_id_of;
+use crate::http::App;
+use crate::http::problem::{Code, Problem};
+use crate::job::JobId;
+use crate::json::{self, FaultKind, MAX_DEPTH};
+
+/// Body bytes of a single dispatch beside its payload: its other members at their largest, escaped.
+const SINGLE_BESIDE_PAYLOAD: usize = 512 << 10;
+
+/// Bytes of a body that has no payload.
+const SMALL_BODY: usize = 16 << 10;
+
+/// A client that sends too much is read on up to here, so that it hears the answer: many do not listen before
+/// they have sent everything.
+const DRAIN_BYTES: usize = 64 << 20;
+
+/// A body that has passed [`json::check`], not yet understood.
+#[derive(Debug)]
+pub struct Checked<const KIND: u8>(pub Bytes);
+
+pub const SINGLE: u8 = 0;
+pub const BATCH: u8 = 1;
+pub const SMALL: u8 = 2;
+
+/// A body, understood. For the kind [`SMALL`] it may be left out, and counts as `{}`.
+#[derive(Debug)]
+pub struct Wire<T, const KIND: u8>(pub T);
+
+impl<T: DeserializeOwned, const KIND: u8> FromRequest<App> for Wire<T, KIND> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, app: &App) -> Result<Self, Problem> {
+        let bytes = read(request, KIND, app).await?;
+        check(&bytes, MAX_DEPTH)?;
+        Ok(Wire(parse(&bytes)?))
+    }
+}
+
+impl FromRequest<App> for Checked<BATCH> {
+    type Rejection = Problem;
+
+    /// Faults of a single item are left to whoever takes the items apart.
+    async fn from_request(request: Request, app: &App) -> Result<Self, Problem> {
+        Ok(Checked(read(request, BATCH, app).await?))
+    }
+}
+
+async fn read(request: Request, kind: u8, app: &App) -> Result<Bytes, Problem> {
+    let (limit, code) = match kind {
+        SINGLE => (app.limits.payload_bytes + SINGLE_BESIDE_PAYLOAD, Code::PayloadTooLarge),
+        BATCH => (app.limits.batch_bytes, Code::BatchTooLarge),
+        _ => (SMALL_BODY, Code::PayloadTooLarge),
+    };
+    let declared = media_type(request.headers());
+    if declared == MediaType::Other {
+        return Err(unsupported());
+    }
+    // Who waits for leave to send is told before it does.
+    let patience = if request.headers().contains_key(header::EXPECT) {
+        limit
+    } else {
+        DRAIN_BYTES
+    };
+    let bytes = collect(request.into_body(), limit, patience, code).await?;
+    match (bytes.is_empty(), declared) {
+        (true, _) if kind == SMALL => Ok(Bytes::from_static(b"{}")),
+        (false, MediaType::Missing) => Err(unsupported()),
+        _ => Ok(bytes),
+    }
+}
+
+#[derive(PartialEq, Eq)]
+enum MediaType {
+    Json,
+    Missing,
+    Other,
+}
+
+fn media_type(headers: &HeaderMap) -> MediaType {
+    let mut values = headers.get_all(header::CONTENT_TYPE).iter();
+    let Some(value) = values.next() else {
+        return MediaType::Missing;
+    };
+    let essence = value
+        .to_str()
+        .unwrap_or_default()
+        .split(';')
+        .next()
+        .unwrap_or_default()
+        .trim();
+    if values.next().is_none() && essence.eq_ignore_ascii_case("application/json") {
+        MediaType::Json
+    } else {
+        MediaType::Other
+    }
+}
+
+fn unsupported() -> Problem {
+    Problem::new(
+        Code::UnsupportedMediaType,
+        "send the header Content-Type: application/json with the body",
+    )
+}
+
+async fn collect(mut body: Body, limit: usize, patience: usize, code: Code) -> Result<Bytes, Problem> {
+    let too_large = || {
+        Problem::new(
+            code,
+            format!("the body has more than {limit} bytes, which is the limit here"),
+        )
+    };
+    if body.size_hint().lower() > patience as u64 {
+        return Err(too_large());
+    }
+    let (mut parts, mut read): (Vec<Bytes>, usize) = (Vec::new(), 0);
+    while let Some(frame) = std::future::poll_fn(|cx| std::pin::Pin::new(&mut body).poll_frame(cx)).await {
+        let broken = |_| {
+            Problem::new(
+                Code::InvalidJson,
+                "the body ended before it was complete: send it again",
+            )
+        };
+        let Ok(data) = frame.map_err(broken)?.into_data() else {
+            continue;
+        };
+        read += data.len();
+        if read > patience {
+            break;
+        }
+        if read > limit {
+            parts.clear();
+        } else {
+            parts.push(data);
+        }
+    }
+    match (read > limit, parts.len()) {
+        (true, _) => Err(too_large()),
+        (false, 1) => Ok(parts.remove(0)),
+        (false, _) => Ok(parts.concat().into()),
+    }
+}
+
+/// Checks a body as JSON, strictly.
+pub fn check(bytes: &[u8], depth: usize) -> Result<&str, Problem> {
+    json::check(bytes, depth).map_err(|fault| {
+        let code = match fault.kind {
+            FaultKind::Syntax | FaultKind::Encoding | FaultKind::Surrogate | FaultKind::Depth => Code::InvalidJson,
+            FaultKind::DuplicateKey => Code::InvalidPayload,
+        };
+        let problem = Problem::new(code, fault.detail);
+        if fault.pointer.is_empty() {
+            problem
+        } else {
+            problem.at(fault.pointer)
+        }
+    })
+}
+
+/// Understands a text that has passed [`check`].
+pub fn parse<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, Problem> {
+    serde_json::from_slice(bytes).or_else(|_| parse_and_point(bytes))
+}
+
+/// The same once more, slower, to say where it went wrong.
+#[cold]
+fn parse_and_point<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, Problem> {
+    let mut reader = serde_json::Deserializer::from_slice(bytes);
+    serde_path_to_error::deserialize(&mut reader).map_err(|error| {
+        let text = error.inner().to_string();
+        // serde's words, without the position: the pointer says it better.
+        let detail = text.rsplit_once(" at line ").map_or(&*text, |(detail, _)| detail);
+        let mut pointer = pointer_of(error.path());
+        if let Some(field) = detail
+            .strip_prefix("missing field `")
+            .and_then(|rest| rest.strip_suffix('`'))
+        {
+            json::pointer::push(&mut pointer, field);
+        }
+        let problem = Problem::new(Code::InvalidRequest, shortened(detail));
+        if pointer.is_empty() {
+            problem
+        } else {
+            problem.at(shortened(&pointer))
+        }
+    })
+}
+
+fn pointer_of(path: &serde_path_to_error::Path) -> String {
+    use serde_path_to_error::Segment;
+    let mut pointer = String::new();
+    for segment in path {
+        match segment {
+            Segment::Seq { index } => json::pointer::push(&mut pointer, &index.to_string()),
+            Segment::Map { key } => json::pointer::push(&mut pointer, key),
+            Segment::Enum { .. } | Segment::Unknown => {}
+        }
+    }
+    pointer
+}
+
+/// What a client sent may be a part of it: at most so much comes back.
+fn shortened(text: &str) -> String {
+    const CHARS: usize = 300;
+    match text.char_indices().nth(CHARS) {
+        None => text.into(),
+        Some((end, _)) => format!("{}…", &text[..end]),
+    }
+}
+
+/// The id of a job in a path. What is no id names no job.
+#[derive(Debug)]
+pub struct Id(pub JobId);
+
+impl FromRequestParts<App> for Id {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
+        let params = RawPathParams::from_request_parts(parts, app)
+            .await
+            .map_err(|_| job_not_found())?;
+        let id = params
+            .iter()
+            .find(|(name, _)| *name == "job_id")
+            .and_then(|(_, text)| job_id_of(text));
+        id.map(Id).ok_or_else(job_not_found)
+    }
+}
+
+pub fn job_not_found() -> Problem {
+    Problem::new(
+        Code::JobNotFound,
+        "there is no such job in this application and environment, or not any more",
+    )
+}
+
+/// The members of a query string. Whoever reads them takes each; one that is left is unknown.
+#[derive(Debug)]
+pub struct Query(Vec<(String, String)>);
+
+impl FromRequestParts<App> for Query {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Self, Problem> {
+        Query::parse(parts.uri.query().unwrap_or_default())
+    }
+}
+
+impl Query {
+    fn parse(text: &str) -> Result<Query, Problem> {
+        let decode = |part: &str| {
+            let part: Cow<'_, str> = if part.contains('+') {
+                part.replace('+', " ").into()
+            } else {
+                part.into()
+            };
+            let decoded = percent_decode_str(&part).decode_utf8().map(Cow::into_owned);
+            decoded.map_err(|_| Problem::new(Code::InvalidRequest, "the query is not percent-encoded UTF-8"))
+        };
+        let pairs = text.split('&').filter(|pair| !pair.is_empty()).map(|pair| {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            Ok((decode(name)?, decode(value)?))
+        });
+        Ok(Query(pairs.collect::<Result<_, Problem>>()?))
+    }
+
+    /// Takes the member called `name`, which may be given once.
+    pub fn take(&mut self, name: &str) -> Result<Option<String>, Problem> {
+        let Some(place) = self.0.iter().position(|(given, _)| given == name) else {
+            return Ok(None);
+        };
+        let (_, value) = self.0.remove(place);
+        if self.0.iter().any(|(given, _)| given == name) {
+            return Err(invalid_query(name, "is given twice"));
+        }
+        Ok(Some(value))
+    }
+
+    /// Takes every member whose name begins with `prefix`, without it.
+    pub fn take_all(&mut self, prefix: &str) -> Vec<(String, String)> {
+        let (taken, left) = std::mem::take(&mut self.0)
+            .into_iter()
+            .partition(|(name, _)| name.starts_with(prefix));
+        self.0 = left;
+        let taken: Vec<(String, String)> = taken;
+        taken
+            .into_iter()
+            .map(|(name, value)| (name[prefix.len()..].to_owned(), value))
+            .collect()
+    }
+
+    /// Nothing may be left.
+    pub fn end(self) -> Result<(), Problem> {
+        match self.0.first() {
+            None => Ok(()),
+            Some((name, _)) => Err(invalid_query(name, "is not known here: it would be ignored in silence")),
+        }
+    }
+}
+
+/// What is wrong with a member of a query string. It has no JSON pointer; the detail names it.
+pub fn invalid_query(name: &str, problem: &str) -> Problem {
+    let name: String = name.chars().filter(|c| !c.is_control()).collect();
+    Problem::new(
+        Code::InvalidRequest,
+        format!("the query member {:?} {problem}", shortened(&name)),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_query_is_decoded_strictly() {
+        let mut query = Query::parse("a=b%20c&metadata.x=%C3%A9+&n").unwrap();
+        assert_eq!(query.take("a").unwrap().as_deref(), Some("b c"));
+        assert_eq!(query.take_all("metadata."), [("x".to_owned(), "é ".to_owned())]);
+        assert_eq!(query.take("n").unwrap().as_deref(), Some(""));
+        assert!(query.end().is_ok());
+        assert!(Query::parse("a=%ff").is_err());
+        assert!(Query::parse("a=1&a=2").unwrap().take("a").is_err());
+        assert!(Query::parse("b=1").unwrap().end().is_err());
+    }
+
+    #[test]
+    fn what_comes_back_of_a_client_is_short() {
+        assert_eq!(shortened(&"é".repeat(300)), "é".repeat(300));
+        assert_eq!(shortened(&"é".repeat(301)).chars().count(), 301);
+    }
+}

@@ -1,0 +1,166 @@
+//! `GET /v1/keys` and `POST /v1/keys/reset`: keys by themselves.
+
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+use uuid::Uuid;
+
+use crate::dispatch::prepare::{is_name, job_id_of};
+use crate::http::auth::{Admin, By, Read};
+use crate::http::extract::{Query, SMALL, Wire, invalid_query};
+use crate::http::problem::{Code, Problem, answers};
+use crate::http::{App, JsonBody};
+use crate::store::Reset;
+use crate::uniqueness::decide::AskedKey;
+use crate::uniqueness::key::{GLOBAL_SCOPE, Key, KeyText};
+
+answers!(HolderProblems: InvalidRequest, InvalidKey, Unauthorized, Forbidden, Internal, StoreUnavailable);
+answers!(ResetProblems: InvalidJson, InvalidRequest, InvalidKey, InvalidPayload, Unauthorized, Forbidden,
+    PayloadTooLarge, UnsupportedMediaType, Internal, StoreUnavailable);
+
+/// Which key: of a job name, an active key or a window key.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(dead_code, reason = "it describes the query string, which is read member by member")]
+pub struct KeyParams {
+    /// The job name that the key belongs to.
+    name: String,
+    /// Give this or `window_key`.
+    active_key: Option<String>,
+    /// Give this or `active_key`.
+    window_key: Option<String>,
+    /// The scope of a window key: `global`.
+    scope: Option<String>,
+}
+
+/// Who holds a key.
+#[derive(Serialize, ToSchema, Debug)]
+#[schema(as = KeyHolder)]
+pub struct KeyHolderBody {
+    held: bool,
+    /// The job that the key leads to.
+    job_id: Option<Uuid>,
+    /// The job's state; null when the key outlived the job.
+    #[schema(value_type = Option<crate::http::wire::StateBody>)]
+    state: Option<&'static str>,
+    /// Since when it is held.
+    since: Option<DateTime<Utc>>,
+    /// The first instant at which a window key is free; null for an active key, which is held until its job ends.
+    expires_at: Option<DateTime<Utc>>,
+    #[schema(example = "global")]
+    scope: Option<&'static str>,
+}
+
+/// Say who holds a key
+#[utoipa::path(
+    get, path = "/v1/keys", operation_id = "getKey", tag = "keys", params(KeyParams),
+    responses((status = 200, description = "Who holds it, if anybody", body = KeyHolderBody, example = json!({
+        "held": true, "job_id": "0193a5c4-9f3e-7c11-8000-4a1f6c7d2e90", "state": "pending",
+        "since": "2027-01-01T09:00:00Z", "expires_at": "2027-01-02T09:00:00Z", "scope": "global"
+    })), HolderProblems)
+)]
+pub(super) async fn holder(State(app): State<App>, by: By<Read>, mut query: Query) -> Result<Response, Problem> {
+    let name = query
+        .take("name")?
+        .ok_or_else(|| invalid_query("name", "is missing: a key belongs to a job name"))?;
+    if !is_name(&name) {
+        return Err(invalid_query("name", "is 1 to 128 of A-Z a-z 0-9 . _ : -"));
+    }
+    let text = |text: String| KeyText::parse(&text).map_err(|error| Problem::new(Code::InvalidKey, error.to_string()));
+    let scope = query.take("scope")?;
+    let key = match (query.take("active_key")?, query.take("window_key")?) {
+        (Some(key), None) => Key::active(&name, text(key)?),
+        (None, Some(key)) => Key::window(&name, text(key)?),
+        _ => return Err(invalid_query("active_key", "or window_key: give one of the two")),
+    };
+    if scope.is_some_and(|scope| scope != GLOBAL_SCOPE) {
+        return Err(invalid_query("scope", "is \"global\""));
+    }
+    query.end()?;
+    let holder = app.store.holder(by.app, &AskedKey::new(key)).await?;
+    Ok(JsonBody(KeyHolderBody {
+        held: holder.is_some(),
+        job_id: holder.as_ref().map(|holder| holder.job.0),
+        state: holder
+            .as_ref()
+            .and_then(|holder| holder.state)
+            .map(|state| state.as_str()),
+        since: holder.as_ref().map(|holder| holder.since),
+        expires_at: holder.as_ref().and_then(|holder| holder.expires_at),
+        scope: holder.as_ref().map(|_| GLOBAL_SCOPE),
+    })
+    .into_response())
+}
+
+/// A window key to free.
+#[derive(Deserialize, ToSchema, Debug)]
+#[serde(deny_unknown_fields)]
+#[schema(as = KeyReset)]
+pub struct ResetBody {
+    /// The job name that the key belongs to.
+    #[schema(example = "place-order")]
+    name: String,
+    #[schema(example = "req-1")]
+    window_key: String,
+    /// `global`, which is also what leaving it out means.
+    #[schema(example = "global")]
+    scope: Option<String>,
+    /// Frees the key only if this job holds it.
+    #[schema(value_type = Option<Uuid>)]
+    job_id: Option<String>,
+}
+
+/// Whether a key was freed.
+#[derive(Serialize, ToSchema, Debug)]
+#[schema(as = KeyRelease)]
+pub struct ReleaseBody {
+    released: bool,
+    /// The job that held it. It is left as it is.
+    job_id: Option<Uuid>,
+}
+
+/// Free a window key now
+///
+/// The next dispatch with this key creates a job. An active key is freed by cancelling its job.
+#[utoipa::path(
+    post, path = "/v1/keys/reset", operation_id = "resetKey", tag = "keys",
+    request_body(content = ResetBody, example = json!({"name": "place-order", "window_key": "req-1"})),
+    responses((status = 200, description = "Whether it was held, and by which job", body = ReleaseBody), ResetProblems)
+)]
+pub(super) async fn reset(
+    State(app): State<App>,
+    by: By<Admin>,
+    Wire(ResetBody {
+        name,
+        window_key,
+        scope,
+        job_id,
+    }): Wire<ResetBody, SMALL>,
+) -> Result<Response, Problem> {
+    let invalid = |pointer: &str, detail: &str| Problem::new(Code::InvalidRequest, detail).at(pointer);
+    if !is_name(&name) {
+        return Err(invalid("/name", "a name is 1 to 128 of A-Z a-z 0-9 . _ : -"));
+    }
+    if scope.is_some_and(|scope| scope != GLOBAL_SCOPE) {
+        return Err(invalid("/scope", "scope is \"global\""));
+    }
+    let key = KeyText::parse(&window_key);
+    let key = key.map_err(|error| Problem::new(Code::InvalidKey, error.to_string()).at("/window_key"))?;
+    let key = AskedKey::new(Key::window(&name, key));
+    let job = match job_id.map(|id| job_id_of(&id)) {
+        None => None,
+        Some(Some(id)) => Some(id),
+        Some(None) => return Err(invalid("/job_id", "a job id is a UUID")),
+    };
+    let store = app.store.clone();
+    let Reset(released) = app
+        .undisturbed(async move { store.reset(by.app, &key, job, rand::random()).await })
+        .await?;
+    Ok(JsonBody(ReleaseBody {
+        released: released.is_some(),
+        job_id: released.map(|id| id.0),
+    })
+    .into_response())
+}

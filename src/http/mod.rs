@@ -1,0 +1,133 @@
+//! The wire: the only room that knows axum, utoipa and status codes.
+//!
+//! A route is one file or a part of one, read from top to bottom: wire types, description, handler. Handlers
+//! extract, call one use case, and answer. Every rejection is a [`problem::Problem`].
+
+pub mod auth;
+mod batch;
+mod dispatch;
+mod extract;
+mod jobs;
+mod keys;
+mod meta;
+mod observe;
+pub mod openapi;
+pub mod problem;
+mod wire;
+
+use std::any::Any;
+use std::future::Future;
+
+use axum::Router;
+use axum::http::{HeaderValue, header};
+use axum::response::{IntoResponse, Response};
+use metrics_exporter_prometheus::PrometheusHandle;
+use serde::Serialize;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tower_http::catch_panic::CatchPanicLayer;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+use utoipa_swagger_ui::{Config, SwaggerUi};
+
+use crate::dispatch::Dispatcher;
+use crate::store::{self, Store};
+
+/// How much a request may bring.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    pub payload_bytes: usize,
+    pub batch_items: usize,
+    pub batch_bytes: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            payload_bytes: 1 << 20,
+            batch_items: 1_000,
+            batch_bytes: 16 << 20,
+        }
+    }
+}
+
+/// What handlers work with.
+#[derive(Clone, Debug)]
+pub struct App {
+    pub store: Store,
+    pub dispatcher: Dispatcher,
+    pub access: auth::Access,
+    pub limits: Limits,
+    pub metrics: PrometheusHandle,
+    /// Cancelled when the server has begun to stop.
+    pub stopping: CancellationToken,
+    /// What goes on though its client hung up.
+    pub tasks: TaskTracker,
+}
+
+impl App {
+    /// Runs a transaction to its end, whatever becomes of the client: axum drops the handler of one that hung
+    /// up, and a transaction must not be left half way.
+    async fn undisturbed<T: Send + 'static>(
+        &self,
+        transaction: impl Future<Output = Result<T, store::Error>> + Send + 'static,
+    ) -> Result<T, problem::Problem> {
+        match self.tasks.spawn(transaction).await {
+            Ok(result) => Ok(result?),
+            Err(panic) => Err(problem::internal().because(panic.to_string())),
+        }
+    }
+}
+
+/// Every route, with its description.
+fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::with_openapi(openapi::base())
+        .routes(routes!(dispatch::dispatch, jobs::list))
+        .routes(routes!(batch::batch))
+        .routes(routes!(dispatch::preview))
+        .routes(routes!(jobs::get, jobs::delete))
+        .routes(routes!(jobs::cancel))
+        .routes(routes!(keys::holder))
+        .routes(routes!(keys::reset))
+        .routes(routes!(meta::healthz))
+        .routes(routes!(meta::readyz))
+        .routes(routes!(meta::metrics))
+        .routes(routes!(meta::error_page))
+        .routes(routes!(meta::openapi))
+}
+
+/// The server's router.
+pub fn router(app: App) -> Router {
+    let (router, _) = routes().split_for_parts();
+    let docs = SwaggerUi::new("/docs").config(Config::from("/openapi.json"));
+    router
+        .merge(docs)
+        .fallback(meta::fallback)
+        .method_not_allowed_fallback(meta::method_not_allowed)
+        // A panic is caught inside of what counts and logs, so that it is counted and logged as well.
+        .layer(CatchPanicLayer::custom(panicked))
+        .layer(axum::middleware::from_fn(observe::observe))
+        .with_state(app)
+}
+
+fn panicked(panic: Box<dyn Any + Send + 'static>) -> Response {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    let text = text
+        .or_else(|| panic.downcast_ref::<&str>().copied())
+        .unwrap_or("no message");
+    problem::internal().because(format!("panic: {text}")).into_response()
+}
+
+/// A JSON answer.
+#[derive(Debug)]
+struct JsonBody<T>(T);
+
+impl<T: Serialize> IntoResponse for JsonBody<T> {
+    fn into_response(self) -> Response {
+        const JSON: HeaderValue = HeaderValue::from_static("application/json");
+        match serde_json::to_vec(&self.0) {
+            Ok(text) => ([(header::CONTENT_TYPE, JSON)], text).into_response(),
+            Err(error) => problem::internal().because(error.to_string()).into_response(),
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! The composition root: one function builds a server from its settings, runs it, and stops it in order.
+
+use std::io::Write as _;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::serve::ListenerExt as _;
+use metrics_exporter_prometheus::PrometheusHandle;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::config::{self, Access, Config, Secret};
+use crate::dispatch::{DatabaseClock, Dispatcher};
+use crate::http::{self, App, auth};
+use crate::store::{self, Class, NewToken, Store, TokenHash};
+
+/// The application and environment of the bootstrap token.
+const BOOTSTRAP: (&str, &str) = ("default", "prod");
+
+/// How often old samples of the metrics are folded up.
+const METRICS_UPKEEP: Duration = Duration::from_secs(5);
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error(transparent)]
+    Config(#[from] config::Invalid),
+    #[error("cannot listen on {0}: {1}; choose another address with --listen")]
+    Listen(std::net::SocketAddr, std::io::Error),
+    #[error("the database cannot be used: {0}")]
+    Store(#[from] store::Error),
+    #[error("cannot write to standard output: {0}")]
+    Output(std::io::Error),
+    #[error("cannot serve: {0}")]
+    Serve(std::io::Error),
+}
+
+/// Runs a server until `stop` is cancelled and everything that it had taken on is done.
+pub async fn run(config: Config, metrics: PrometheusHandle, stop: CancellationToken) -> Result<(), Error> {
+    config.check()?;
+    let store = open_store(&config, &stop).await?;
+    let access = match config.access {
+        Access::Anonymous {
+            application,
+            environment,
+        } => auth::Access::Open(store.application(&application, &environment).await?),
+        Access::Tokens { bootstrap } => {
+            if let Some(Secret(token)) = bootstrap {
+                store.set_bootstrap_token(&bootstrap_token(&token)).await?;
+            }
+            auth::Access::Tokens(auth::Tokens::new(store.clone()))
+        }
+    };
+    let tasks = TaskTracker::new();
+    let clock = Arc::new(DatabaseClock::new(store.now().await?));
+    let dispatcher = Dispatcher::start(store.clone(), clock, &config.dispatch, &tasks);
+    let app = App {
+        store: store.clone(),
+        dispatcher,
+        access,
+        limits: config.http,
+        metrics: metrics.clone(),
+        stopping: stop.clone(),
+        tasks: tasks.clone(),
+    };
+
+    let listener = TcpListener::bind(config.listen)
+        .await
+        .map_err(|error| Error::Listen(config.listen, error))?;
+    let address = listener.local_addr().map_err(Error::Serve)?;
+    // Answers are small and complete: waiting to fill a packet would only delay them.
+    let listener = listener.tap_io(|stream| {
+        let _best_effort = stream.set_nodelay(true);
+    });
+    writeln!(std::io::stdout(), "solejob listening on http://{address}").map_err(Error::Output)?;
+    tracing::info!(%address, version = env!("CARGO_PKG_VERSION"), "serving");
+    let upkeep = tokio::spawn(async move {
+        loop {
+            tokio::time::sleep(METRICS_UPKEEP).await;
+            metrics.run_upkeep();
+        }
+    });
+
+    let serve = axum::serve(listener, http::router(app)).with_graceful_shutdown(stop.clone().cancelled_owned());
+    let grace = config.shutdown_grace;
+    let out_of_time = async {
+        stop.cancelled().await;
+        tracing::info!(
+            grace_seconds = grace.as_secs(),
+            "stopping: no new connections, finishing what was begun"
+        );
+        tokio::time::sleep(grace).await;
+    };
+    tokio::select! {
+        served = serve => served.map_err(Error::Serve)?,
+        () = out_of_time => tracing::warn!("some requests did not finish in time and are cut off"),
+    }
+    // Every handle to the dispatcher is gone with the router: its tasks end once its queue is empty.
+    tasks.close();
+    if tokio::time::timeout(grace, tasks.wait()).await.is_err() {
+        tracing::warn!("some transactions did not finish in time and are cut off");
+    }
+    upkeep.abort();
+    store.close().await;
+    tracing::info!("stopped");
+    Ok(())
+}
+
+/// Connects, and waits for a database that is not there yet: in a container it may start later than this.
+async fn open_store(config: &Config, stop: &CancellationToken) -> Result<Store, Error> {
+    let began = Instant::now();
+    loop {
+        let opened = async {
+            if config.migrate {
+                store::migrate(&config.database_url).await?;
+            }
+            Store::connect(&config.database_url, &config.store).await
+        };
+        match opened.await {
+            Err(error)
+                if error.class() == Class::Unavailable
+                    && began.elapsed() < config.database_wait
+                    && !stop.is_cancelled() =>
+            {
+                tracing::warn!(%error, "the database does not answer: trying again");
+                tokio::time::sleep(Duration::from_millis(500)).await;
+            }
+            opened => return Ok(opened?),
+        }
+    }
+}
+
+fn bootstrap_token(token: &str) -> NewToken {
+    let (application, environment) = BOOTSTRAP;
+    NewToken {
+        token_id: "bootstrap".into(),
+        application: application.into(),
+        environment: environment.into(),
+        rights: ["admin", "dispatch", "read", "work"].map(Into::into).into(),
+        hash: TokenHash::of(token),
+    }
+}

@@ -1,0 +1,89 @@
+//! Errors of the database, sorted once.
+
+use std::time::Duration;
+
+use sqlx::error::{DatabaseError, ErrorKind};
+
+/// What became of what was asked, and what may be done about it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Class {
+    /// Another transaction came in between. Nothing was done; doing it again is right.
+    Again,
+    /// The shared lock table is full. Nothing was done; doing it again with a single lock is right.
+    LockTableFull,
+    /// The database cannot be reached or does not take writes. Nothing was done.
+    Unavailable,
+    /// The database refused the data, or something is wrong with the server. Nothing was done.
+    Refused,
+}
+
+/// An error of the store. Its text is for the log and never for a client.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("database: {0}")]
+    Database(#[from] sqlx::Error),
+    #[error("migration: {0}")]
+    Migrate(#[from] sqlx::migrate::MigrateError),
+    /// A row that this server cannot have written.
+    #[error("table {table}, column {column}: {problem}")]
+    Inconsistent {
+        table: &'static str,
+        column: &'static str,
+        problem: String,
+    },
+    /// A compare-and-set met another holder than the one that was seen.
+    #[error("another transaction changed a row that was seen")]
+    Overtaken,
+    #[error("the database did not answer within {0:?}")]
+    Deadline(Duration),
+}
+
+impl Error {
+    pub fn class(&self) -> Class {
+        match self {
+            Error::Overtaken => Class::Again,
+            Error::Deadline(_) => Class::Unavailable,
+            Error::Inconsistent { .. } | Error::Migrate(_) => Class::Refused,
+            Error::Database(error) => match error {
+                sqlx::Error::Database(error) => class_of(error.as_ref()),
+                sqlx::Error::Io(_)
+                | sqlx::Error::Tls(_)
+                | sqlx::Error::Protocol(_)
+                | sqlx::Error::PoolTimedOut
+                | sqlx::Error::PoolClosed
+                | sqlx::Error::BeginFailed
+                | sqlx::Error::WorkerCrashed => Class::Unavailable,
+                _ => Class::Refused,
+            },
+        }
+    }
+
+    /// Whether the connection went away, so that a COMMIT that was sent may or may not have been heard.
+    pub fn lost_connection(&self) -> bool {
+        match self {
+            Error::Database(sqlx::Error::Database(error)) => error
+                .code()
+                .is_some_and(|code| code.starts_with("57P") || code.starts_with("08")),
+            Error::Database(sqlx::Error::Io(_) | sqlx::Error::Tls(_) | sqlx::Error::Protocol(_)) => true,
+            Error::Deadline(_) => true,
+            Error::Database(_) | Error::Migrate(_) | Error::Inconsistent { .. } | Error::Overtaken => false,
+        }
+    }
+}
+
+/// By SQLSTATE (PostgreSQL documentation, appendix A).
+fn class_of(error: &dyn DatabaseError) -> Class {
+    let code = error.code().unwrap_or_default();
+    match &*code {
+        // serialization_failure, deadlock_detected
+        "40001" | "40P01" => Class::Again,
+        // out_of_memory with this hint means the lock table; see max_locks_per_transaction
+        "53200" => Class::LockTableFull,
+        // lock_not_available, query_canceled, read_only_sql_transaction
+        "55P03" | "57014" | "25006" => Class::Unavailable,
+        _ if error.kind() == ErrorKind::UniqueViolation => Class::Again,
+        // connection_exception, insufficient_resources, operator_intervention, system_error
+        _ if ["08", "53", "57", "58"].iter().any(|class| code.starts_with(class)) => Class::Unavailable,
+        _ => Class::Refused,
+    }
+}

@@ -1,0 +1,116 @@
+//! The way into a dispatch transaction: begin, lock, and what only who holds the locks may do.
+
+use sqlx::{Postgres, Row, Transaction};
+use uuid::Uuid;
+
+use crate::job::{AppId, Instant, JobId};
+use crate::store::{Error, Store, statements};
+use crate::uniqueness::key::KeyDigest;
+use crate::uniqueness::locks::LockSet;
+
+/// READ COMMITTED is written out: under REPEATABLE READ the lock statement itself would fix what the look-up
+/// sees, before the wait. The gate comes with the BEGIN to save a round trip; its number is [`locks::GATE`].
+///
+/// [`locks::GATE`]: crate::uniqueness::locks::GATE
+const BEGIN_SHARED: &str =
+    "begin isolation level read committed; select pg_advisory_xact_lock_shared(3819039144699723632)";
+const BEGIN_ALONE: &str = "begin isolation level read committed; select pg_advisory_xact_lock(3819039144699723632)";
+
+/// A transaction that holds the gate, and no key yet.
+#[derive(Debug)]
+pub struct Begun {
+    tx: Transaction<'static, Postgres>,
+}
+
+/// A transaction that holds the locks of its keys. Reading who holds them and writing are its methods.
+#[derive(Debug)]
+pub struct Locked {
+    pub(super) tx: Transaction<'static, Postgres>,
+    /// The one instant of this transaction, read after the locks.
+    decided_at: Instant,
+}
+
+/// Proof that a transaction is stored. Without it no receipt leaves.
+#[derive(Debug)]
+pub struct Committed(());
+
+impl Store {
+    /// Begins a dispatch transaction: alone if its locks are [`LockSet::All`], else beside others.
+    pub async fn begin(&self, locks: &LockSet) -> Result<Begun, Error> {
+        let begin = match locks {
+            LockSet::Each(_) => BEGIN_SHARED,
+            LockSet::All => BEGIN_ALONE,
+        };
+        Ok(Begun {
+            tx: self.dispatch.begin_with(begin).await?,
+        })
+    }
+
+    /// Whether a transaction whose COMMIT got no answer is stored, once it is certain to be over: `nonce` is
+    /// a lock that it held, and what it wrote is one job or one key.
+    pub async fn settle(&self, nonce: i64, written: Written) -> Result<bool, Error> {
+        let locks = LockSet::Each(vec![nonce]);
+        let mut locked = self.begin(&locks).await?.lock(&locks).await?;
+        let Written { app, job, key, since } = written;
+        let row = sqlx::query(statements::SETTLE)
+            .bind(app.0)
+            .bind(job.0)
+            .bind(key.map(|digest| Uuid::from_bytes(digest.0)))
+            .bind(since)
+            .fetch_one(&mut *locked.tx)
+            .await?;
+        Ok(row.try_get("stored")?)
+    }
+}
+
+/// Something that a transaction writes, by which it is recognised.
+#[derive(Clone, Copy, Debug)]
+pub struct Written {
+    pub app: AppId,
+    pub job: JobId,
+    pub key: Option<KeyDigest>,
+    pub since: Instant,
+}
+
+impl Begun {
+    /// Takes the locks, in their order, and then reads the clock.
+    pub async fn lock(mut self, locks: &LockSet) -> Result<Locked, Error> {
+        let ids: &[i64] = match locks {
+            LockSet::Each(ids) => ids,
+            LockSet::All => &[],
+        };
+        let row = sqlx::query(statements::LOCK_KEYS)
+            .bind(ids)
+            .fetch_one(&mut *self.tx)
+            .await?;
+        Ok(Locked {
+            tx: self.tx,
+            decided_at: row.try_get("decided_at")?,
+        })
+    }
+}
+
+impl Locked {
+    pub fn decided_at(&self) -> Instant {
+        self.decided_at
+    }
+
+    /// Ends the transaction. On an error that [lost the connection](Error::lost_connection) it may be stored
+    /// all the same.
+    pub async fn commit(self) -> Result<Committed, Error> {
+        self.tx.commit().await?;
+        Ok(Committed(()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::uniqueness::locks::GATE;
+
+    #[test]
+    fn the_gate_is_the_one_that_the_lock_sets_speak_of() {
+        assert!(BEGIN_SHARED.ends_with(&format!("pg_advisory_xact_lock_shared({GATE})")));
+        assert!(BEGIN_ALONE.ends_with(&format!("pg_advisory_xact_lock({GATE})")));
+    }
+}

@@ -1,0 +1,130 @@
+//! The only room that knows PostgreSQL.
+//!
+//! A dispatch goes through [`Store::begin`], [`Begun::lock`], [`Locked`] and [`Committed`]: each step is a
+//! value that only the step before it can make, so that nobody reads holders without their locks or hands
+//! out a receipt before the commit.
+
+mod error;
+mod holders;
+mod jobs;
+mod keys;
+mod locks;
+mod rows;
+mod schema;
+mod statements;
+mod tokens;
+mod write;
+
+use std::time::Duration;
+
+use sqlx::PgPool;
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+
+pub use error::{Class, Error};
+pub use holders::{Asked, HeldKey, Look};
+pub use jobs::{Cancelled, Deleted, JobView, JobWindowKey, ListFilter};
+pub use keys::{KeyHolder, Reset};
+pub use locks::{Begun, Committed, Locked, Written};
+pub use schema::migrate;
+pub use statements::STATEMENTS;
+pub use tokens::{Caller, NewToken, TokenHash, TokenView};
+pub use write::{Creation, Writes};
+
+/// Limits of the store, with the reason for each default.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Transactions of the dispatcher at once; more than two lost on two cores.
+    pub groups_in_flight: u32,
+    /// Connections for everything else, so that a flood of dispatches never starves a look.
+    pub connections: u32,
+    /// How long a request waits for a connection before it is answered `store_unavailable`.
+    pub acquire: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            groups_in_flight: 2,
+            connections: 8,
+            acquire: Duration::from_secs(3),
+        }
+    }
+}
+
+/// The door to the database.
+#[derive(Clone, Debug)]
+pub struct Store {
+    /// For groups of dispatches alone.
+    dispatch: PgPool,
+    /// For everything else.
+    general: PgPool,
+    /// Locks that one transaction may take one by one.
+    locks_each: usize,
+}
+
+/// Settings of every connection. They go with the connection, since a pool may give any of them out.
+const SETTINGS: [(&str, &str); 8] = [
+    // Decisions read what was committed before each statement; a default of the role must not change that.
+    ("default_transaction_isolation", "read committed"),
+    ("timezone", "UTC"),
+    ("jit", "off"),
+    // A statement over unnest($1) is otherwise planned anew at each call.
+    ("plan_cache_mode", "force_generic_plan"),
+    ("statement_timeout", "10s"),
+    ("lock_timeout", "5s"),
+    // A server that froze inside a transaction must not keep its locks.
+    ("idle_in_transaction_session_timeout", "10s"),
+    // A server that died while it waited for a lock must not keep its place.
+    ("client_connection_check_interval", "1s"),
+];
+
+/// Hot statements look rows up by primary key, always: a plan made while the tables were empty must not scan
+/// them once they are not.
+const DISPATCH_SETTINGS: [(&str, &str); 3] = [
+    ("enable_seqscan", "off"),
+    ("enable_hashjoin", "off"),
+    ("enable_mergejoin", "off"),
+];
+
+impl Store {
+    /// Connects to `url` and makes sure that the database is one that this server can work with.
+    pub async fn connect(url: &str, limits: &Limits) -> Result<Store, Error> {
+        let options = options(url)?;
+        let pool = |connections: u32| {
+            PgPoolOptions::new()
+                .max_connections(connections)
+                .acquire_timeout(limits.acquire)
+                .test_before_acquire(false)
+        };
+        // One connection more than there are groups: a commit whose outcome is unknown is settled on it.
+        let dispatch = pool(limits.groups_in_flight + 1);
+        let dispatch = dispatch.connect_lazy_with(options.clone().options(DISPATCH_SETTINGS));
+        let general = pool(limits.connections).connect_lazy_with(options);
+        let locks_each = schema::check(&general).await?;
+        Ok(Store {
+            dispatch,
+            general,
+            locks_each,
+        })
+    }
+
+    /// The most advisory locks that a transaction takes one by one.
+    pub fn locks_each(&self) -> usize {
+        self.locks_each
+    }
+
+    /// Whether the database answers and has the schema of this server.
+    pub async fn ready(&self) -> Result<(), Error> {
+        schema::check(&self.general).await.map(drop)
+    }
+
+    pub async fn close(&self) {
+        self.dispatch.close().await;
+        self.general.close().await;
+    }
+}
+
+fn options(url: &str) -> Result<PgConnectOptions, Error> {
+    let options: PgConnectOptions = url.parse()?;
+    Ok(options.application_name("solejob").options(SETTINGS))
+}

@@ -1,0 +1,99 @@
+//! The schema: migrated by a command of its own, only checked by a server.
+
+use std::time::Duration;
+
+use sqlx::migrate::Migrator;
+use sqlx::{Connection, PgConnection, PgPool, Row};
+
+use crate::store::{Error, options};
+
+static MIGRATIONS: Migrator = sqlx::migrate!("./migrations");
+
+/// Fewer locks than this leave too little to work with.
+const LOCKS_EACH_MIN: usize = 64;
+
+/// "solejob migrate", as a lock number of its own.
+const MIGRATION_LOCK: i64 = 0x736f_6c65_6d69_6772;
+
+/// Brings the database to this server's schema, alone: others that migrate wait for it.
+///
+/// On a connection of its own that is closed at the end, so that nothing of a failed migration is left. The
+/// lock is tried in a loop and not waited for: a waiting session would hold up `create index concurrently`.
+pub async fn migrate(url: &str) -> Result<(), Error> {
+    let options = options(url)?.options([("statement_timeout", "0"), ("lock_timeout", "10s")]);
+    let mut connection = PgConnection::connect_with(&options).await?;
+    loop {
+        let row = sqlx::query("select pg_try_advisory_lock($1) as taken")
+            .bind(MIGRATION_LOCK)
+            .fetch_one(&mut connection)
+            .await?;
+        if row.try_get("taken")? {
+            break;
+        }
+        tracing::info!("another process is migrating this database: waiting for it");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    let mut migrator = Migrator::with_migrations(MIGRATIONS.iter().cloned().collect());
+    migrator.set_locking(false);
+    let outcome = migrator.run(&mut connection).await;
+    connection.close().await?;
+    Ok(outcome?)
+}
+
+/// What is asked of a database before it is used. Gives the number of locks that one transaction may take.
+pub(super) async fn check(pool: &PgPool) -> Result<usize, Error> {
+    let row = sqlx::query(
+        "select to_regclass('_sqlx_migrations') is not null as migrated, pg_is_in_recovery() as standby,
+            current_setting('server_encoding') as encoding, current_setting('server_version_num')::int as version,
+            current_setting('max_locks_per_transaction')::bigint
+                * (current_setting('max_connections')::bigint + current_setting('max_prepared_transactions')::bigint)
+                as lock_slots",
+    )
+    .fetch_one(pool)
+    .await?;
+    let unfit = |column, problem: String| {
+        Err(Error::Inconsistent {
+            table: "(database)",
+            column,
+            problem,
+        })
+    };
+    let version: i32 = row.try_get("version")?;
+    if version < 150_000 {
+        return unfit(
+            "server_version",
+            format!("PostgreSQL {} is too old: 15 or newer is needed", version / 10_000),
+        );
+    }
+    let encoding: String = row.try_get("encoding")?;
+    if encoding != "UTF8" {
+        return unfit(
+            "server_encoding",
+            format!("{encoding} cannot hold every payload: create the database with UTF8"),
+        );
+    }
+    if row.try_get("standby")? {
+        return unfit("pg_is_in_recovery", "this is a standby: connect to the primary".into());
+    }
+    let newest = MIGRATIONS.iter().map(|migration| migration.version).max().unwrap_or(0);
+    let applied: i64 = if row.try_get("migrated")? {
+        let row = sqlx::query("select coalesce(max(version), 0) as version from _sqlx_migrations where success");
+        row.fetch_one(pool).await?.try_get("version")?
+    } else {
+        0
+    };
+    if applied != newest {
+        let problem = if applied < newest {
+            "run `solejob migrate`"
+        } else {
+            "this server is too old for it"
+        };
+        return unfit(
+            "schema",
+            format!("the schema has version {applied} and this server needs {newest}: {problem}"),
+        );
+    }
+    // A third of the table: three servers with a transaction of the most locks each, and the rest for tables.
+    let slots: i64 = row.try_get("lock_slots")?;
+    Ok(usize::try_from(slots / 3).unwrap_or(usize::MAX).max(LOCKS_EACH_MIN))
+}

@@ -1,0 +1,130 @@
+//! Applications and the tokens that act for them.
+
+use std::fmt;
+
+use sha2::{Digest as _, Sha256};
+use sqlx::Row;
+
+use crate::job::{AppId, Instant};
+use crate::store::{Error, Store, statements};
+
+/// What is kept of a token: its SHA-256. A fast hash is right for a secret of 256 random bits.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct TokenHash([u8; 32]);
+
+impl TokenHash {
+    pub fn of(token: &str) -> TokenHash {
+        TokenHash(Sha256::digest(token).into())
+    }
+}
+
+impl fmt::Debug for TokenHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TokenHash(…)")
+    }
+}
+
+/// Whom a token acts for, and what it may do.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Caller {
+    pub token_id: String,
+    pub app: AppId,
+    pub application: String,
+    pub environment: String,
+    pub rights: Vec<String>,
+}
+
+/// A token to keep.
+#[derive(Clone, Debug)]
+pub struct NewToken {
+    pub token_id: String,
+    pub application: String,
+    pub environment: String,
+    pub rights: Vec<String>,
+    pub hash: TokenHash,
+}
+
+/// A token as the operator sees it.
+#[derive(Clone, Debug)]
+pub struct TokenView {
+    pub token_id: String,
+    pub application: String,
+    pub environment: String,
+    pub rights: Vec<String>,
+    pub created_at: Instant,
+    pub revoked_at: Option<Instant>,
+}
+
+impl Store {
+    /// Whom the token acts for; `None` when there is no such token, or none any more.
+    pub async fn caller(&self, hash: TokenHash) -> Result<Option<Caller>, Error> {
+        let row = sqlx::query(statements::CALLER)
+            .bind(hash.0.as_slice())
+            .fetch_optional(&self.general)
+            .await?;
+        let Some(row) = row else { return Ok(None) };
+        Ok(Some(Caller {
+            token_id: row.try_get("token_id")?,
+            app: AppId(row.try_get("app_id")?),
+            application: row.try_get("application")?,
+            environment: row.try_get("environment")?,
+            rights: row.try_get("rights")?,
+        }))
+    }
+
+    /// The application's id; it exists from now on.
+    pub async fn application(&self, application: &str, environment: &str) -> Result<AppId, Error> {
+        let row = sqlx::query(statements::ADD_APPLICATION)
+            .bind(application)
+            .bind(environment)
+            .fetch_one(&self.general)
+            .await?;
+        Ok(AppId(row.try_get("app_id")?))
+    }
+
+    /// Keeps a new token.
+    pub async fn add_token(&self, token: &NewToken) -> Result<(), Error> {
+        self.keep_token(statements::ADD_TOKEN, token).await
+    }
+
+    /// Keeps the token that is given at the start. A value that is no longer given is no longer one.
+    pub async fn set_bootstrap_token(&self, token: &NewToken) -> Result<(), Error> {
+        self.keep_token(statements::SET_BOOTSTRAP_TOKEN, token).await
+    }
+
+    async fn keep_token(&self, statement: &'static str, token: &NewToken) -> Result<(), Error> {
+        let app = self.application(&token.application, &token.environment).await?;
+        sqlx::query(statement)
+            .bind(&token.token_id)
+            .bind(app.0)
+            .bind(&token.rights)
+            .bind(token.hash.0.as_slice())
+            .execute(&self.general)
+            .await?;
+        Ok(())
+    }
+
+    pub async fn tokens(&self) -> Result<Vec<TokenView>, Error> {
+        let rows = sqlx::query(statements::TOKENS).fetch_all(&self.general).await?;
+        let view = |row: &sqlx::postgres::PgRow| {
+            Ok(TokenView {
+                token_id: row.try_get("token_id")?,
+                application: row.try_get("application")?,
+                environment: row.try_get("environment")?,
+                rights: row.try_get("rights")?,
+                created_at: row.try_get("created_at")?,
+                revoked_at: row.try_get("revoked_at")?,
+            })
+        };
+        rows.iter().map(view).collect()
+    }
+
+    /// Whether there was such a token to revoke.
+    pub async fn revoke_token(&self, token_id: &str) -> Result<bool, Error> {
+        let done = sqlx::query(statements::REVOKE_TOKEN)
+            .bind(token_id)
+            .execute(&self.general)
+            .await?;
+        Ok(done.rows_affected() > 0)
+    }
+}

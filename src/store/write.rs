@@ -1,0 +1,265 @@
+//! The bulk writes of a dispatch transaction: jobs created, keys claimed, taken over or linked.
+
+use std::collections::HashSet;
+
+use uuid::Uuid;
+
+use crate::job::{AppId, Instant, JobId, NewJob, Parent, Policy, Retry};
+use crate::store::locks::Written;
+use crate::store::{Error, Locked, statements};
+use crate::uniqueness::decide::{AskedKey, AskedWindow, HeldJob};
+use crate::uniqueness::holders::Seen;
+use crate::uniqueness::key::{Key, KeyDigest};
+
+/// A job to create, with the keys that it claims.
+#[derive(Debug)]
+pub struct Creation<'a> {
+    pub app: AppId,
+    pub id: JobId,
+    pub job: &'a NewJob,
+    pub active: Option<&'a AskedKey>,
+    pub window: Option<&'a AskedKey>,
+}
+
+/// Everything that a transaction has to write.
+#[derive(Debug, Default)]
+pub struct Writes<'a> {
+    pub creations: Vec<Creation<'a>>,
+    claims: Vec<Claim<'a>>,
+}
+
+#[derive(Debug)]
+struct Claim<'a> {
+    app: AppId,
+    digest: KeyDigest,
+    key: &'a Key,
+    job: HeldJob,
+    window: Option<(&'a AskedWindow, Instant)>,
+    over: Option<Seen>,
+    linked: bool,
+}
+
+impl<'a> Writes<'a> {
+    pub fn claim_active(&mut self, app: AppId, job: HeldJob, key: &'a AskedKey) {
+        let AskedKey { key, digest } = key;
+        self.claims.push(Claim {
+            app,
+            digest: *digest,
+            key,
+            job,
+            window: None,
+            over: None,
+            linked: false,
+        });
+    }
+
+    pub fn claim_window(
+        &mut self,
+        app: AppId,
+        job: HeldJob,
+        asked: &'a AskedWindow,
+        expires_at: Instant,
+        over: Option<Seen>,
+        linked: bool,
+    ) {
+        let AskedKey { key, digest } = &asked.key;
+        let window = Some((asked, expires_at));
+        self.claims.push(Claim {
+            app,
+            digest: *digest,
+            key,
+            job,
+            window,
+            over,
+            linked,
+        });
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.creations.is_empty() && self.claims.is_empty()
+    }
+
+    /// One job or key of these, by which the transaction is recognised after its answer was lost.
+    pub fn witness(&self, decided_at: Instant) -> Option<Written> {
+        let created = self.creations.first().map(|creation| (creation.app, creation.id, None));
+        let claimed = || {
+            self.claims
+                .first()
+                .map(|claim| (claim.app, claim.job.id, Some(claim.digest)))
+        };
+        created.or_else(claimed).map(|(app, job, key)| Written {
+            app,
+            job,
+            key,
+            since: decided_at,
+        })
+    }
+}
+
+impl Locked {
+    /// Writes all of it. [`Error::Overtaken`] when a holder is not the one that was seen: nothing is to be
+    /// committed then, and everything decided anew.
+    pub async fn write(&mut self, writes: &mut Writes<'_>) -> Result<(), Error> {
+        // One order for everybody: keys that are written in circles would deadlock.
+        writes.claims.sort_unstable_by_key(|claim| (claim.app, claim.digest));
+        self.hold_linked(writes).await?;
+        self.insert(writes).await?;
+        self.take_over(writes).await
+    }
+
+    /// A job that a key is being linked to is live, and stays so until the link is stored.
+    async fn hold_linked(&mut self, writes: &Writes<'_>) -> Result<(), Error> {
+        let created: HashSet<JobId> = writes.creations.iter().map(|creation| creation.id).collect();
+        let mut jobs: Vec<(i64, Uuid)> = writes
+            .claims
+            .iter()
+            .filter(|claim| claim.linked && !created.contains(&claim.job.id))
+            .map(|claim| (claim.app.0, claim.job.id.0))
+            .collect();
+        jobs.sort_unstable();
+        jobs.dedup();
+        if jobs.is_empty() {
+            return Ok(());
+        }
+        let (apps, ids): (Vec<i64>, Vec<Uuid>) = jobs.iter().copied().unzip();
+        let held = sqlx::query(statements::HOLD_LINKED)
+            .bind(apps)
+            .bind(ids)
+            .fetch_all(&mut *self.tx)
+            .await?;
+        if held.len() == jobs.len() {
+            Ok(())
+        } else {
+            Err(Error::Overtaken)
+        }
+    }
+
+    async fn insert(&mut self, writes: &Writes<'_>) -> Result<(), Error> {
+        let claims: Vec<&Claim<'_>> = writes.claims.iter().filter(|claim| claim.over.is_none()).collect();
+        if writes.creations.is_empty() && claims.is_empty() {
+            return Ok(());
+        }
+        let decided_at = self.decided_at();
+        let jobs = &writes.creations;
+        let uuid = |digest: &KeyDigest| Uuid::from_bytes(digest.0);
+        sqlx::query(statements::WRITE)
+            .bind(decided_at)
+            .bind(column(jobs, |c| c.app.0))
+            .bind(column(jobs, |c| c.id.0))
+            .bind(column(jobs, |c| &*c.job.name))
+            .bind(column(jobs, |c| &*c.job.queue))
+            .bind(column(jobs, |c| c.job.priority))
+            .bind(column(jobs, |c| &*c.job.payload))
+            .bind(column(jobs, |c| metadata(&c.job.metadata)))
+            .bind(column(jobs, |c| array(&c.job.resource_keys)))
+            .bind(column(jobs, |c| c.active.map(|asked| asked.key.text.as_str())))
+            .bind(column(jobs, |c| c.active.map(|asked| uuid(&asked.digest))))
+            .bind(column(jobs, |c| c.window.map(|asked| uuid(&asked.digest))))
+            .bind(column(jobs, |c| c.job.parent.map(|Parent { job_id, .. }| job_id.0)))
+            .bind(column(jobs, |c| {
+                c.job.parent.and_then(|Parent { attempt, .. }| attempt)
+            }))
+            .bind(column(jobs, |c| retry(c).max_attempts))
+            .bind(column(jobs, |c| retry(c).backoff.as_str()))
+            .bind(column(jobs, |c| retry(c).initial.0 as i64))
+            .bind(column(jobs, |c| retry(c).factor))
+            .bind(column(jobs, |c| retry(c).max.0 as i64))
+            .bind(column(jobs, |c| retry(c).jitter))
+            .bind(column(jobs, |c| c.job.policy.timeout.map(|timeout| timeout.0 as i64)))
+            .bind(column(jobs, |c| c.job.retention.0 as i64))
+            .bind(column(jobs, |c| c.job.start.resolve(decided_at)))
+            .bind(column(&claims, |c| c.app.0))
+            .bind(column(&claims, |c| uuid(&c.digest)))
+            .bind(column(&claims, |c| c.key.dimension.as_str()))
+            .bind(column(&claims, |c| &*c.key.name))
+            .bind(column(&claims, |c| &*c.key.scope))
+            .bind(column(&claims, |c| c.key.text.as_str()))
+            .bind(column(&claims, |c| c.job.id.0))
+            .bind(column(&claims, |c| c.expires_at()))
+            .bind(column(&claims, |c| c.fingerprint()))
+            .bind(column(&claims, |c| c.release_on()))
+            .bind(column(&claims, |c| c.linked))
+            .bind(column(&claims, |c| c.job.dispatched_at))
+            .bind(column(&claims, |c| c.job.active_key.as_deref()))
+            .execute(&mut *self.tx)
+            .await?;
+        Ok(())
+    }
+
+    async fn take_over(&mut self, writes: &Writes<'_>) -> Result<(), Error> {
+        let claims: Vec<(&Claim<'_>, Seen)> = writes
+            .claims
+            .iter()
+            .filter_map(|claim| Some((claim, claim.over?)))
+            .collect();
+        if claims.is_empty() {
+            return Ok(());
+        }
+        let taken = sqlx::query(statements::TAKE_OVER)
+            .bind(self.decided_at())
+            .bind(column(&claims, |(c, _)| c.app.0))
+            .bind(column(&claims, |(c, _)| Uuid::from_bytes(c.digest.0)))
+            .bind(column(&claims, |(c, _)| c.job.id.0))
+            .bind(column(&claims, |(c, _)| c.expires_at()))
+            .bind(column(&claims, |(c, _)| c.fingerprint()))
+            .bind(column(&claims, |(c, _)| c.release_on()))
+            .bind(column(&claims, |(c, _)| c.linked))
+            .bind(column(&claims, |(c, _)| c.job.dispatched_at))
+            .bind(column(&claims, |(c, _)| c.job.active_key.as_deref()))
+            .bind(column(&claims, |(_, seen)| seen.job.0))
+            .bind(column(&claims, |(_, seen)| seen.expires_at))
+            .execute(&mut *self.tx)
+            .await?;
+        if taken.rows_affected() == claims.len() as u64 {
+            Ok(())
+        } else {
+            Err(Error::Overtaken)
+        }
+    }
+}
+
+impl Claim<'_> {
+    fn expires_at(&self) -> Option<Instant> {
+        self.window.map(|(_, expires_at)| expires_at)
+    }
+
+    fn fingerprint(&self) -> Option<Vec<u8>> {
+        self.window.map(|(asked, _)| asked.fingerprint.to_bytes())
+    }
+
+    fn release_on(&self) -> i16 {
+        self.window.map_or(0, |(asked, _)| i16::from(asked.release_on.bits()))
+    }
+}
+
+fn column<'a, R, T>(rows: &'a [R], value: impl Fn(&'a R) -> T) -> Vec<T> {
+    rows.iter().map(value).collect()
+}
+
+fn retry<'a>(creation: &Creation<'a>) -> &'a Retry {
+    let Policy { retry, timeout: _ } = &creation.job.policy;
+    retry
+}
+
+/// A JSON object, or nothing where there is no metadata.
+fn metadata(members: &[(String, String)]) -> Option<String> {
+    if members.is_empty() {
+        return None;
+    }
+    let members: serde_json::Map<String, serde_json::Value> = members
+        .iter()
+        .map(|(name, value)| (name.clone(), value.clone().into()))
+        .collect();
+    Some(serde_json::Value::Object(members).to_string())
+}
+
+/// A PostgreSQL array literal: unnest cannot give out arrays of arrays of different lengths.
+fn array(items: &[String]) -> Option<String> {
+    if items.is_empty() {
+        return None;
+    }
+    let quoted = items
+        .iter()
+        .map(|item| format!("\"{}\"", item.replace('\\', "\\\\").replace('"', "\\\"")));
+    Some(format!("{{{}}}", quoted.collect::<Vec<_>>().join(",")))
+}
