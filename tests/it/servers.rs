@@ -18,11 +18,11 @@ async fn servers_that_start_at_once_on_an_empty_database_migrate_it_once() {
 #[tokio::test]
 async fn settings_of_the_role_shift_no_instant() {
     let options = Options::default()
-        .database_setting("TimeZone", "Asia/Tokyo")
-        .database_setting("DateStyle", "German, DMY")
-        .database_setting("IntervalStyle", "sql_standard")
-        .database_setting("default_transaction_isolation", "serializable")
-        .database_setting("bytea_output", "escape")
+        .database_setting("TimeZone", "'Asia/Tokyo'")
+        .database_setting("DateStyle", "'German, DMY'")
+        .database_setting("IntervalStyle", "'sql_standard'")
+        .database_setting("default_transaction_isolation", "'serializable'")
+        .database_setting("bytea_output", "'escape'")
         .database_setting("search_path", "nowhere, public");
     let app = App::with(options).await;
     let body = json!({"name": "n", "run_at": "2030-01-01T00:00:00+02:00",

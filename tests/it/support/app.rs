@@ -54,7 +54,7 @@ impl Options {
         self
     }
 
-    /// A PostgreSQL setting that every session on the database starts with.
+    /// A PostgreSQL setting that every session on the database starts with. The value is written as SQL.
     pub(crate) fn database_setting(mut self, name: &str, value: &str) -> Self {
         self.settings.push((name.to_owned(), value.to_owned()));
         self

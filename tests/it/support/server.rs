@@ -59,6 +59,7 @@ pub(crate) struct Server {
     child: Child,
     pub(crate) base: String,
     pub(crate) log: Log,
+    stopping: bool,
 }
 
 impl Server {
@@ -79,6 +80,7 @@ impl Server {
             child,
             base: String::new(),
             log,
+            stopping: false,
         };
         match tokio::time::timeout(STARTUP, announced).await {
             Ok(Ok(Some(line))) => match line.strip_prefix(ANNOUNCEMENT) {
@@ -112,8 +114,8 @@ impl Server {
     }
 
     pub(crate) fn ask_to_stop(&mut self) {
-        // The number of a process that has ended may be another's by now.
-        if matches!(self.child.try_wait(), Ok(None)) {
+        // A second signal would mean haste, and the number of a process that has ended may be another's.
+        if !std::mem::replace(&mut self.stopping, true) && matches!(self.child.try_wait(), Ok(None)) {
             let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
         }
     }

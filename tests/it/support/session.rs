@@ -65,9 +65,23 @@ impl Gate {
         Gate(session)
     }
 
-    /// Waits until two sessions stand before the gate: each server of two sends its own.
+    /// Waits until sessions of both servers stand before the gate, or behind one that does.
     pub(crate) async fn wait_for_both_servers(&self) {
-        self.0.until_blocking(2).await;
+        eventually("both servers to wait at the gate", async || {
+            let sql = "select array_agg(distinct application_name) from pg_stat_activity
+                       where datname = current_database() and wait_event_type = 'Lock'";
+            let waiting: Option<Vec<String>> = sqlx::query_scalar(sql)
+                .fetch_one(&self.0.watch)
+                .await
+                .expect("an answer");
+            let waiting = waiting.unwrap_or_default();
+            if waiting.len() >= 2 {
+                Ok(())
+            } else {
+                Err(format!("only {waiting:?} wait"))
+            }
+        })
+        .await;
     }
 
     /// Lets all through.
