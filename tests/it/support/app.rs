@@ -113,7 +113,7 @@ impl App {
             _room: room,
         };
         // All at once: servers that start together on an empty database must get along.
-        let starts = (0..count).map(|number| tokio::spawn(Server::start(app.command(number))));
+        let starts = (0..count).map(|_| tokio::spawn(Server::start(app.command())));
         for start in starts.collect::<Vec<_>>() {
             match start.await {
                 Ok(server) => app.servers.push(server),
@@ -181,7 +181,7 @@ impl App {
     /// Kills a server outright and starts another in its place.
     pub(crate) async fn replace_server(&mut self, number: usize) {
         self.servers[number].kill();
-        self.servers[number] = Server::start(self.command(number)).await;
+        self.servers[number] = Server::start(self.command()).await;
         self.clients[number] = Client::new(&self.servers[number].base);
     }
 
@@ -220,11 +220,8 @@ impl App {
         self.finished = true;
     }
 
-    fn command(&self, number: usize) -> std::process::Command {
-        let mut url = self.database.url.clone();
-        url.query_pairs_mut()
-            .append_pair("application_name", &format!("solejob-{number}"));
-        let mut command = solejob(url.as_str());
+    fn command(&self) -> std::process::Command {
+        let mut command = solejob(self.database_url());
         command.args(["serve", "--listen", "127.0.0.1:0"]);
         if !self.options.tokens {
             command.arg("--anonymous");

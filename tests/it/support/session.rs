@@ -65,23 +65,19 @@ impl Gate {
         Gate(session)
     }
 
-    /// Waits until sessions of both servers stand before the gate, or behind one that does.
-    pub(crate) async fn wait_for_both_servers(&self) {
-        eventually("both servers to wait at the gate", async || {
-            let sql = "select array_agg(distinct application_name) from pg_stat_activity
+    /// Waits until more sessions than this stand before the gate, or behind one that does; gives their number.
+    pub(crate) async fn more_waiting_than(&self, sessions: i64) -> i64 {
+        eventually("sessions to wait at the gate", async || {
+            let sql = "select count(*) from pg_stat_activity
                        where datname = current_database() and wait_event_type = 'Lock'";
-            let waiting: Option<Vec<String>> = sqlx::query_scalar(sql)
-                .fetch_one(&self.0.watch)
-                .await
-                .expect("an answer");
-            let waiting = waiting.unwrap_or_default();
-            if waiting.len() >= 2 {
-                Ok(())
+            let waiting: i64 = sqlx::query_scalar(sql).fetch_one(&self.0.watch).await.expect("a count");
+            if waiting > sessions {
+                Ok(waiting)
             } else {
-                Err(format!("only {waiting:?} wait"))
+                Err(format!("{waiting} wait"))
             }
         })
-        .await;
+        .await
     }
 
     /// Lets all through.
