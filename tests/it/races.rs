@@ -81,7 +81,7 @@ async fn rounds_of(uniqueness: impl Fn(usize) -> Value, reused_as: &str) {
     let jobs: i64 = sqlx::query_scalar("select count(*) from jobs")
         .fetch_one(app.sql())
         .await
-        .unwrap();
+        .expect("a count");
     assert_eq!(jobs, ROUNDS as i64, "one job for each round");
     app.finish().await;
 }

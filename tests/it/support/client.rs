@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
 
-use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
 use reqwest::redirect::Policy;
 use reqwest::{Method, Url};
 use serde_json::Value;
@@ -203,9 +203,8 @@ impl Client {
     /// Sends a request as it is; an error is one of the connection.
     pub(crate) async fn send(&self, mut call: Call) -> Result<Answer, String> {
         if let Some(token) = &self.token {
-            let name = HeaderName::from(AUTHORIZATION);
             call.headers
-                .entry(name)
+                .entry(AUTHORIZATION)
                 .or_insert(format!("Bearer {token}").parse().expect("a token is plain ASCII"));
         }
         // Put together by hand: `join` takes `//x` for another host.
