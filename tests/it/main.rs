@@ -6,5 +6,7 @@ mod cases;
 mod client_gone;
 mod hostile;
 mod races;
+mod servers;
 mod support;
+mod tokens;
 mod webhooks;
