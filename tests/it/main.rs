@@ -1,0 +1,10 @@
+//! One binary for all tests of the system as a whole.
+
+mod architecture;
+mod batches;
+mod cases;
+mod client_gone;
+mod hostile;
+mod races;
+mod support;
+mod webhooks;

@@ -1,0 +1,189 @@
+//! What must be true of the data whatever was done to it.
+
+use std::fmt::Write;
+
+use sqlx::{AssertSqlSafe, PgPool};
+
+use super::wait::eventually;
+
+const LIVE: &str = "('pending', 'reserved', 'running', 'retrying')";
+
+/// Each query lists the rows that break a rule, as text.
+const RULES: &[(&str, &str)] = &[
+    (
+        "two live jobs share an active key",
+        "select format('%s %s: %s jobs', name, active_key, count(*)) from jobs
+         where state in LIVE and active_key is not null
+         group by app_id, name, active_key having count(*) > 1",
+    ),
+    (
+        "a live job does not hold exactly its active key",
+        "select format('%s %s holds %s', job_id, active_key, array_agg(k.key)) from jobs j
+         left join job_keys k using (app_id, job_id)
+         where j.state in LIVE and (k.dimension = 'active' or k.dimension is null)
+         group by app_id, job_id, active_key
+         having (case when active_key is null then array[]::text[] else array[active_key] end)
+             is distinct from coalesce(array_agg(k.key) filter (where k.dimension = 'active'), array[]::text[])",
+    ),
+    (
+        "a live job with an active key has no row for it",
+        "select format('%s %s', job_id, active_key) from jobs j
+         where state in LIVE and active_key is not null and not exists (
+             select from job_keys k where k.app_id = j.app_id and k.job_id = j.job_id
+                 and k.dimension = 'active' and k.name = j.name and k.key = j.active_key)",
+    ),
+    (
+        "an active key is held by a job that is finished, gone or another one",
+        "select format('%s %s of %s', k.name, k.key, k.job_id) from job_keys k
+         where k.dimension = 'active' and not exists (
+             select from jobs j where j.app_id = k.app_id and j.job_id = k.job_id
+                 and j.state in LIVE and j.name = k.name and j.active_key = k.key)",
+    ),
+    (
+        "a window key names a job that was never stored",
+        "select format('%s %s of %s', k.name, k.key, k.job_id) from job_keys k
+         where k.dimension = 'window'
+             and not exists (select from jobs j where j.app_id = k.app_id and j.job_id = k.job_id)
+             and not exists (select from harness.deleted_jobs d where d.app_id = k.app_id and d.job_id = k.job_id)",
+    ),
+    (
+        "a window key remembers its job wrongly",
+        "select format('%s %s of %s', k.name, k.key, k.job_id) from job_keys k
+         join jobs j using (app_id, job_id)
+         where k.dimension = 'window'
+             and (k.name, k.job_dispatched_at) is distinct from (j.name, j.dispatched_at)
+             or k.job_active_key is distinct from j.active_key",
+    ),
+    (
+        "two rows hold one key",
+        "select format('%s %s %s %s', dimension, name, scope, key) from job_keys
+         group by app_id, dimension, name, scope, key having count(*) > 1",
+    ),
+    (
+        "finished and finished_at do not agree",
+        "select format('%s is %s, finished at %s', job_id, state, finished_at) from jobs
+         where (state not in LIVE) <> (finished_at is not null)",
+    ),
+];
+
+/// These may take a moment to be true after the last answer.
+const SOON: &[(&str, &str)] = &[
+    (
+        "an advisory lock is left",
+        "select format('%s %s of %s', classid, objid, pid) from pg_locks
+         where locktype = 'advisory' and database = (select oid from pg_database where datname = current_database())",
+    ),
+    (
+        "a session sits in an open transaction",
+        "select format('%s %s: %s', pid, state, query) from pg_stat_activity
+         where datname = current_database() and pid <> pg_backend_pid() and state like 'idle in transaction%'",
+    ),
+];
+
+pub(super) async fn check(pool: &PgPool) {
+    eventually("the sessions to come to rest", async || {
+        let broken = broken(pool, SOON).await;
+        if broken.is_empty() { Ok(()) } else { Err(broken) }
+    })
+    .await;
+    let broken = broken(pool, RULES).await;
+    assert!(broken.is_empty(), "the data is not what it must be:\n{broken}");
+}
+
+/// The rules that do not hold, with some of the rows that break them.
+async fn broken(pool: &PgPool, rules: &[(&str, &str)]) -> String {
+    let mut found = String::new();
+    for (rule, sql) in rules {
+        let sql = sql.replace("LIVE", LIVE);
+        let rows: Result<Vec<String>, _> = sqlx::query_scalar(AssertSqlSafe(sql)).fetch_all(pool).await;
+        let rows = rows.unwrap_or_else(|error| panic!("{rule}: {error}"));
+        for row in rows.iter().take(5) {
+            let _ = writeln!(found, "  {rule}: {row}");
+        }
+        if rows.len() > 5 {
+            let _ = writeln!(found, "  … and {} more", rows.len() - 5);
+        }
+    }
+    found
+}
+
+/// The invariants would be worth nothing if they could not be broken.
+mod tests {
+    use serde_json::json;
+
+    use super::super::App;
+    use super::{RULES, SOON, broken};
+
+    #[tokio::test]
+    async fn each_rule_sees_its_fault() {
+        let app = App::start().await;
+        let body = json!({"name": "n", "uniqueness": {"active_key": "a", "window_key": "w", "window": "1h"}});
+        app.post("/v1/jobs", &body, 201).await;
+        app.post(
+            "/v1/jobs",
+            &json!({"name": "n", "uniqueness": {"active_key": "b"}}),
+            201,
+        )
+        .await;
+        let faults = [
+            ("share an active key", "update jobs set active_key = 'a', name = 'n'"),
+            (
+                "exactly its active key",
+                "update jobs set active_key = null, active_digest = null",
+            ),
+            ("has no row", "delete from job_keys where dimension = 'active'"),
+            (
+                "finished, gone or another one",
+                "update jobs set state = 'cancelled', finished_at = dispatched_at where active_key = 'a'",
+            ),
+            (
+                "was never stored",
+                "update job_keys set job_id = '00000000-0000-7000-8000-000000000000' where dimension = 'window'",
+            ),
+            (
+                "remembers its job wrongly",
+                "update job_keys set job_dispatched_at = '2000-01-01Z' where dimension = 'window'",
+            ),
+            (
+                "two rows hold",
+                "insert into job_keys select app_id, gen_random_uuid(), dimension, name, scope, key, job_id, since,
+                 expires_at, fingerprint, release_on, linked, job_dispatched_at, job_active_key from job_keys",
+            ),
+        ];
+        for (rule, fault) in faults {
+            let backup = "create table harness.jobs as table jobs; create table harness.keys as table job_keys";
+            sqlx::raw_sql(backup).execute(app.sql()).await.unwrap();
+            sqlx::raw_sql(fault).execute(app.sql()).await.unwrap();
+            let found = broken(app.sql(), RULES).await;
+            assert!(
+                found.contains(rule),
+                "`{fault}` was not seen as `{rule}`, but as:\n{found}"
+            );
+            let restore = "delete from job_keys; delete from jobs;
+                           insert into jobs table harness.jobs; insert into job_keys table harness.keys;
+                           drop table harness.jobs, harness.keys";
+            sqlx::raw_sql(restore).execute(app.sql()).await.unwrap();
+            assert_eq!(broken(app.sql(), RULES).await, "");
+        }
+        // A job deleted on purpose may be outlived by its window key.
+        sqlx::raw_sql("delete from job_keys where dimension = 'active'; delete from jobs")
+            .execute(app.sql())
+            .await
+            .unwrap();
+        assert_eq!(broken(app.sql(), RULES).await, "");
+
+        let mut session = super::super::Session::open(&app).await;
+        session.run("begin; select pg_advisory_xact_lock(1)").await;
+        let found = broken(app.sql(), SOON).await;
+        assert!(found.contains("an advisory lock is left"), "{found}");
+        assert!(found.contains("a session sits in an open transaction"), "{found}");
+        session.run("rollback").await;
+        app.finish().await;
+    }
+
+    #[tokio::test]
+    #[should_panic(expected = "this test never called App::finish")]
+    async fn a_test_that_forgets_to_finish_fails() {
+        drop(App::start().await);
+    }
+}

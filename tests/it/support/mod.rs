@@ -1,0 +1,24 @@
+//! The harness: real server processes, each group on a database of its own.
+//!
+//! ```ignore
+//! let app = App::start().await;
+//! app.post("/v1/jobs", &json!({"name": "welcome"}), 201).await;
+//! app.finish().await;
+//! ```
+
+mod app;
+mod client;
+mod database;
+mod document;
+mod invariants;
+mod server;
+mod session;
+mod stock;
+mod wait;
+
+pub(crate) use app::{App, Options};
+pub(crate) use client::{Answer, Call, Client};
+pub(crate) use database::{Cluster, database_url};
+pub(crate) use document::{at, parse};
+pub(crate) use session::{Gate, Session};
+pub(crate) use wait::{eventually, eventually_within};

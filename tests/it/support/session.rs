@@ -1,0 +1,74 @@
+//! Sessions beside the servers': they hold what the servers need, so that a race can be arranged.
+
+use sqlx::postgres::PgConnection;
+use sqlx::{AssertSqlSafe, Connection, Executor, PgPool};
+
+use super::App;
+use super::wait::eventually;
+
+/// A database session of the test's own.
+pub(crate) struct Session {
+    connection: PgConnection,
+    pid: i32,
+    watch: PgPool,
+}
+
+impl Session {
+    pub(crate) async fn open(app: &App) -> Self {
+        let mut connection = PgConnection::connect(app.database_url())
+            .await
+            .expect("one more connection");
+        let pid = sqlx::query_scalar("select pg_backend_pid()")
+            .fetch_one(&mut connection)
+            .await
+            .expect("a number");
+        Session {
+            connection,
+            pid,
+            watch: app.sql().clone(),
+        }
+    }
+
+    /// Runs statements, one after another.
+    pub(crate) async fn run(&mut self, sql: &str) {
+        let done = self.connection.execute(AssertSqlSafe(sql.to_owned())).await;
+        done.unwrap_or_else(|error| panic!("{sql}: {error}"));
+    }
+
+    /// Waits until this many other sessions wait for this one.
+    pub(crate) async fn until_blocking(&self, sessions: i64) {
+        eventually("sessions that wait for this one", async || {
+            let sql = "select count(*) from pg_stat_activity
+                       where datname = current_database() and $1 = any(pg_blocking_pids(pid))";
+            let waiting: i64 = sqlx::query_scalar(sql)
+                .bind(self.pid)
+                .fetch_one(&self.watch)
+                .await
+                .expect("a count");
+            if waiting >= sessions {
+                Ok(())
+            } else {
+                Err(format!("{waiting} of {sessions} wait"))
+            }
+        })
+        .await;
+    }
+}
+
+/// Holds the table of keys, so that dispatches gather before it and are then let go together.
+pub(crate) struct Gate(Session);
+
+impl Gate {
+    pub(crate) async fn close(app: &App) -> Self {
+        let mut session = Session::open(app).await;
+        session.run("begin; lock table job_keys in access exclusive mode").await;
+        Gate(session)
+    }
+
+    /// Waits until two sessions stand before the gate (each server of two sends its own), then lets
+    /// all through.
+    pub(crate) async fn open_for_both_servers(mut self) {
+        self.0.until_blocking(2).await;
+        self.0.run("commit").await;
+    }
+}
