@@ -7,4 +7,5 @@ mod client_gone;
 mod hostile;
 mod races;
 mod support;
+mod tokens;
 mod webhooks;

@@ -20,5 +20,6 @@ pub(crate) use app::{App, Options};
 pub(crate) use client::{Answer, Call, Client};
 pub(crate) use database::{Cluster, database_url};
 pub(crate) use document::{at, parse};
+pub(crate) use server::{Server, solejob};
 pub(crate) use session::{Gate, Session};
 pub(crate) use wait::{eventually, eventually_within};
