@@ -2,26 +2,30 @@
 
 use std::borrow::Cow;
 use std::collections::HashSet;
+use std::hash::{BuildHasher, BuildHasherDefault, Hasher, RandomState};
 
 use super::scan::{Sink, Text};
 
 /// Up to so many keys an object's keys are compared one by one: for the objects that people write, that is cheaper than
-/// hashing. Beyond, a set with the standard library's keyed hasher takes over, so that nobody can choose keys that make
-/// the check quadratic.
+/// hashing. Beyond, a set takes over.
 const ONE_BY_ONE: usize = 16;
 
 /// A sink that only watches keys.
 #[derive(Default)]
 pub(super) struct Unique<'t> {
-    /// The keys of all open objects that are still compared one by one; the innermost object's are last.
+    /// The keys of all open objects; the innermost object's are last.
     keys: Vec<Cow<'t, str>>,
-    open: Vec<Object<'t>>,
+    open: Vec<Object>,
+    /// The standard library's keyed hasher: nobody can choose keys whose hashes collide.
+    hasher: RandomState,
 }
 
-struct Object<'t> {
+struct Object {
     /// Where this object's keys begin in `keys`.
     start: usize,
-    many: Option<HashSet<Cow<'t, str>>>,
+    /// Hashes of its keys, once there are many: a third of the memory that a set of the keys themselves would take, and
+    /// growing it does not read the keys again.
+    many: Option<HashSet<u64, BuildHasherDefault<AsItIs>>>,
 }
 
 impl<'t> Sink<'t> for Unique<'t> {
@@ -44,21 +48,42 @@ impl<'t> Sink<'t> for Unique<'t> {
         };
         // Unescaped once, so that comparing costs no more than the bytes of the key.
         let key = key.decode();
-        if let Some(many) = &mut object.many {
-            return many.insert(key);
-        }
         let mine = self.keys.get(object.start..).unwrap_or_default();
-        if mine.contains(&key) {
+        let maybe_twice = match &mut object.many {
+            // An equal hash is looked into: it is an equal key, but for a chance that nobody can force.
+            Some(many) => !many.insert(self.hasher.hash_one(&key)),
+            None => true,
+        };
+        if maybe_twice && mine.contains(&key) {
             return false;
         }
-        if mine.len() < ONE_BY_ONE {
-            self.keys.push(key);
-        } else {
-            let mut many: HashSet<Cow<'t, str>> = HashSet::with_capacity(ONE_BY_ONE * 4);
-            many.extend(self.keys.drain(object.start..));
-            many.insert(key);
+        self.keys.push(key);
+        if object.many.is_none() && self.keys.len() - object.start > ONE_BY_ONE {
+            let mut many = HashSet::with_capacity_and_hasher(ONE_BY_ONE * 3, BuildHasherDefault::default());
+            many.extend(self.keys.iter().skip(object.start).map(|key| self.hasher.hash_one(key)));
             object.many = Some(many);
         }
         true
+    }
+}
+
+/// The hasher of hashes.
+#[derive(Default)]
+struct AsItIs(u64);
+
+impl Hasher for AsItIs {
+    fn write(&mut self, bytes: &[u8]) {
+        // Only `u64`s are hashed; anything else would still be right, if slow.
+        for byte in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
+        }
+    }
+
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
     }
 }

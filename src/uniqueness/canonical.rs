@@ -20,6 +20,8 @@
 //! **This format is frozen.** Stored keys hold digests of it: whoever changes a byte of it makes honest retries look like
 //! conflicts. A change needs a new fingerprint version, beside this one.
 
+use std::cmp::Ordering;
+
 use super::number;
 use crate::json::MAX_DEPTH;
 use crate::json::scan::{Scanner, Sink, Text};
@@ -38,8 +40,9 @@ pub fn write(text: &str, out: &mut Vec<u8>) -> Result<(), NotChecked> {
     out.reserve(text.len());
     let mut writer = Writer {
         out,
-        members: Vec::new(),
-        open: Vec::new(),
+        // Room for what most payloads hold, so that they cost one allocation each.
+        members: Vec::with_capacity(16),
+        open: Vec::with_capacity(8),
         scratch: Vec::new(),
         unescaped: String::new(),
         duplicate: false,
@@ -73,10 +76,21 @@ struct Object {
 /// Where a member stands in the output: offsets of its beginning, of the bytes of its key, and of its end (0 until that is
 /// known).
 struct Member {
+    /// The first bytes of the key, which nearly always decide the order without a look at the key itself.
+    prefix: u64,
     start: usize,
     key: usize,
     key_end: usize,
     end: usize,
+}
+
+impl Member {
+    fn cmp(&self, other: &Self, out: &[u8]) -> Ordering {
+        // Keys shorter than the prefix are padded with zeros, so an equal prefix decides nothing.
+        self.prefix
+            .cmp(&other.prefix)
+            .then_with(|| out[self.key..self.key_end].cmp(&out[other.key..other.key_end]))
+    }
 }
 
 impl Writer<'_> {
@@ -102,10 +116,8 @@ impl Writer<'_> {
         let Some(start) = members.first().map(|member| member.start) else {
             return;
         };
-        members.sort_unstable_by(|a, b| out[a.key..a.key_end].cmp(&out[b.key..b.key_end]));
-        self.duplicate |= members
-            .windows(2)
-            .any(|pair| out[pair[0].key..pair[0].key_end] == out[pair[1].key..pair[1].key_end]);
+        members.sort_unstable_by(|a, b| a.cmp(b, out));
+        self.duplicate |= members.windows(2).any(|pair| pair[0].cmp(&pair[1], out).is_eq());
         self.scratch.clear();
         for member in members {
             self.scratch.extend_from_slice(&out[member.start..member.end]);
@@ -157,9 +169,11 @@ impl<'t> Sink<'t> for Writer<'_> {
         };
         // The key's bytes are the last of what was written; how many they are shows from the text.
         let length = key.plain().map_or(self.unescaped.len(), str::len);
+        let key = key_end - length;
         let member = Member {
+            prefix: prefix(&self.out[key..]),
             start,
-            key: key_end - length,
+            key,
             key_end,
             end: 0,
         };
@@ -170,10 +184,10 @@ impl<'t> Sink<'t> for Writer<'_> {
         };
         if let Some(previous) = previous {
             previous.end = start;
-            match self.out[previous.key..previous.key_end].cmp(&self.out[member.key..key_end]) {
-                std::cmp::Ordering::Less => {}
-                std::cmp::Ordering::Equal => return false,
-                std::cmp::Ordering::Greater => object.sorted = false,
+            match (*previous).cmp(&member, self.out) {
+                Ordering::Less => {}
+                Ordering::Equal => return false,
+                Ordering::Greater => object.sorted = false,
             }
         }
         self.members.push(member);
@@ -190,6 +204,18 @@ impl<'t> Sink<'t> for Writer<'_> {
         }
         self.members.truncate(object.first);
         self.out.push(b'}');
+    }
+}
+
+/// The first eight bytes as a number that orders as they do; fewer are padded with zeros.
+fn prefix(key: &[u8]) -> u64 {
+    match key.first_chunk::<8>() {
+        Some(chunk) => u64::from_be_bytes(*chunk),
+        None => {
+            let mut padded = [0; 8];
+            padded[..key.len()].copy_from_slice(key);
+            u64::from_be_bytes(padded)
+        }
     }
 }
 

@@ -16,6 +16,16 @@ pub(super) fn write(raw: &str, out: &mut Vec<u8>) {
         [b'-', rest @ ..] => (true, rest),
         _ => (false, bytes),
     };
+    // What most numbers are: short integers that are their own digits.
+    if let [.., b'1'..=b'9'] = bytes
+        && bytes.len() <= 20
+        && bytes.iter().all(u8::is_ascii_digit)
+    {
+        out.extend_from_slice(if negative { b"d-" } else { b"d" });
+        out.extend_from_slice(bytes);
+        out.extend_from_slice(b"e0;");
+        return;
+    }
     let (mantissa, exponent) = split(bytes, |byte| matches!(byte, b'e' | b'E'));
     let (whole, fraction) = split(mantissa, |byte| byte == b'.');
 

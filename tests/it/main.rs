@@ -7,6 +7,7 @@ mod client_gone;
 mod hostile;
 mod openapi;
 mod races;
+mod servers;
 mod statements;
 mod support;
 mod tokens;

@@ -336,3 +336,14 @@ async fn a_bootstrap_token_that_is_too_weak_is_refused() {
         );
     }
 }
+
+/// A server for which nobody asked for a token is for this machine alone.
+#[tokio::test]
+async fn an_anonymous_server_acts_for_one_application() {
+    let app = App::start().await;
+    app.post("/v1/jobs", &json!({"name": "n"}), 201).await;
+    let sql = "select application || '/' || environment from applications join jobs using (app_id)";
+    let acts_for: String = sqlx::query_scalar(sql).fetch_one(app.sql()).await.unwrap();
+    assert_eq!(acts_for, "default/dev");
+    app.finish().await;
+}
