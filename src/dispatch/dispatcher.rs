@@ -56,13 +56,15 @@ pub enum Outcome {
 }
 
 /// Why a dispatch got no decision.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+///
+/// The text is the cause, for the log and never for a client.
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Failure {
     Overloaded,
     ShuttingDown,
-    Unavailable(Outcome),
-    /// A fault of the server: nothing is stored, and the log says why.
-    Internal,
+    Unavailable(Outcome, Arc<str>),
+    /// A fault of the server: nothing is stored.
+    Internal(Arc<str>),
 }
 
 /// One dispatch, or a batch, that has passed preparation.
@@ -160,7 +162,8 @@ impl Dispatcher {
                 mpsc::error::TrySendError::Closed(_) => Failure::ShuttingDown,
             })?;
         // A task that died in a panic leaves it open whether the group was stored.
-        answered.await.unwrap_or(Err(Failure::Unavailable(Outcome::Unknown)))
+        let died = |_| Err(Failure::Unavailable(Outcome::Unknown, "its group's task died".into()));
+        answered.await.unwrap_or_else(died)
     }
 }
 

@@ -11,6 +11,7 @@ use utoipa::ToSchema;
 use crate::dispatch::prepare::{self, Prepared};
 use crate::dispatch::{PreparedUnit, preview as preview_unit};
 use crate::http::auth::{By, Dispatch};
+use crate::http::examples;
 use crate::http::extract::{SINGLE, Wire};
 use crate::http::prefer::PreferWait;
 use crate::http::problem::{self, Code, Problem, answers};
@@ -23,6 +24,10 @@ use crate::uniqueness::receipt::Receipt;
 answers!(DispatchProblems: InvalidJson, InvalidRequest, InvalidKey, InvalidWindow, InvalidDuration, InvalidPayload,
     Unauthorized, Forbidden, UniquenessConflict, UniquenessCompositionConflict, PayloadTooLarge, UnsupportedMediaType,
     IdempotencyScopeInvalid, Internal, Overloaded, StoreUnavailable, ShuttingDown);
+// It waits in no queue.
+answers!(PreviewProblems: InvalidJson, InvalidRequest, InvalidKey, InvalidWindow, InvalidDuration, InvalidPayload,
+    Unauthorized, Forbidden, UniquenessConflict, UniquenessCompositionConflict, PayloadTooLarge, UnsupportedMediaType,
+    IdempotencyScopeInvalid, Internal, StoreUnavailable);
 
 /// Dispatch a job
 ///
@@ -35,9 +40,9 @@ answers!(DispatchProblems: InvalidJson, InvalidRequest, InvalidKey, InvalidWindo
     })),
     responses(
         (status = 201, description = "The job was created", body = DispatchedBody,
-            headers(("Location" = String, description = "The job: `/v1/jobs/ID`"))),
+            headers(("Location" = String, description = "The job: `/v1/jobs/ID`")), example = json!(examples::created())),
         (status = 200, description = "A job that was there is reused", body = DispatchedBody,
-            headers(("Location" = String, description = "The job: `/v1/jobs/ID`"))),
+            headers(("Location" = String, description = "The job: `/v1/jobs/ID`")), example = json!(examples::reused())),
         DispatchProblems,
     )
 )]
@@ -133,7 +138,10 @@ impl From<&Prepared> for Resolved {
     request_body(content = DispatchBody, example = json!({
         "name": "place-order", "uniqueness": {"active_key": "order:42"}
     })),
-    responses((status = 200, description = "The receipt it would get", body = PreviewBody), DispatchProblems)
+    responses(
+        (status = 200, description = "The receipt it would get", body = PreviewBody, example = json!(examples::preview())),
+        PreviewProblems,
+    )
 )]
 pub(super) async fn preview(
     State(app): State<App>,

@@ -12,6 +12,7 @@ use uuid::Uuid;
 
 use crate::dispatch::prepare::{instant_of, is_name};
 use crate::http::auth::{Admin, By, Read, ReadOne};
+use crate::http::examples;
 use crate::http::extract::{Id, Query, SMALL, Wire, invalid_query, job_not_found};
 use crate::http::prefer::PreferWait;
 use crate::http::problem::{Code, Problem, answers};
@@ -38,7 +39,7 @@ answers!(DeleteProblems: Unauthorized, Forbidden, JobNotFound, JobNotFinished, I
 #[utoipa::path(
     get, path = "/v1/jobs/{job_id}", operation_id = "getJob", tag = "jobs",
     params(("job_id" = Uuid, Path, description = "The job's id")),
-    responses((status = 200, description = "The job", body = JobBody), GetProblems)
+    responses((status = 200, description = "The job", body = JobBody, example = json!(examples::job())), GetProblems)
 )]
 pub(super) async fn get(
     State(app): State<App>,
@@ -103,7 +104,7 @@ pub struct JobListBody {
     get, path = "/v1/jobs", operation_id = "listJobs", tag = "jobs", params(ListParams),
     responses(
         (status = 200, description = "A page of jobs", body = JobListBody,
-            headers(("Link" = String, description = "The next page, with rel=\"next\", if there is one"))),
+            headers(("Link" = String, description = "The next page, with rel=\"next\", if there is one")), example = json!(examples::list())),
         ListProblems,
     )
 )]
@@ -277,7 +278,10 @@ pub struct CancelBody {
     post, path = "/v1/jobs/{job_id}/cancel", operation_id = "cancelJob", tag = "jobs",
     params(("job_id" = Uuid, Path, description = "The job's id")),
     request_body(content = Option<CancelBody>, example = json!({"force": false})),
-    responses((status = 200, description = "The job as it is now", body = JobBody), CancelProblems)
+    responses(
+        (status = 200, description = "The job as it is now", body = JobBody, example = json!(examples::cancelled())),
+        CancelProblems,
+    )
 )]
 pub(super) async fn cancel(
     State(app): State<App>,
@@ -352,7 +356,10 @@ pub struct DeletedBody {
 #[utoipa::path(
     delete, path = "/v1/jobs/{job_id}", operation_id = "deleteJob", tag = "jobs",
     params(("job_id" = Uuid, Path, description = "The job's id")),
-    responses((status = 200, description = "The job is deleted", body = DeletedBody), DeleteProblems)
+    responses(
+        (status = 200, description = "The job is deleted", body = DeletedBody, example = json!(examples::deleted())),
+        DeleteProblems,
+    )
 )]
 pub(super) async fn delete(State(app): State<App>, by: By<Admin>, Id(id): Id) -> Result<Response, Problem> {
     let store = app.store.clone();

@@ -6,6 +6,7 @@
 pub mod auth;
 mod batch;
 mod dispatch;
+mod examples;
 mod extract;
 mod jobs;
 mod keys;
@@ -133,7 +134,8 @@ fn routes() -> OpenApiRouter<App> {
 /// The server's router.
 pub fn router(app: App) -> Router {
     let (router, _) = routes().split_for_parts();
-    let docs = SwaggerUi::new("/docs").config(Config::from("/openapi.json"));
+    // Without the validator: it would have browsers tell another host about this server.
+    let docs = SwaggerUi::new("/docs").config(Config::from("/openapi.json").validator_url("none"));
     router
         .merge(docs)
         .fallback(meta::fallback)

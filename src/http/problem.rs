@@ -316,20 +316,21 @@ impl From<Failure> for Problem {
                 Code::ShuttingDown,
                 "this server is shutting down: nothing was done; try again, it may be another one",
             ),
-            Failure::Unavailable(Outcome::None) => Problem::new(
+            Failure::Unavailable(Outcome::None, cause) => Problem::new(
                 Code::StoreUnavailable,
                 "the database could not be reached: nothing was done; try again after the time in Retry-After",
-            ),
-            Failure::Unavailable(Outcome::Unknown) => {
+            )
+            .because(&*cause),
+            Failure::Unavailable(Outcome::Unknown, cause) => {
                 let mut problem = Problem::new(
                     Code::StoreUnavailable,
                     "the database went away while the dispatch was being stored: it may be there; send the same request \
                      again if it has a window key, else look for the job first",
                 );
                 problem.body.outcome = Some("unknown");
-                problem
+                problem.because(&*cause)
             }
-            Failure::Internal => internal(),
+            Failure::Internal(cause) => internal().because(&*cause),
         }
     }
 }
@@ -493,7 +494,7 @@ mod tests {
 
     #[test]
     fn an_unknown_outcome_is_said() {
-        let body = Problem::from(Failure::Unavailable(Outcome::Unknown)).into_body();
+        let body = Problem::from(Failure::Unavailable(Outcome::Unknown, "cut".into())).into_body();
         assert_eq!(body.outcome, Some("unknown"));
         assert_eq!(Problem::from(Failure::Overloaded).into_body().outcome, Some("none"));
     }

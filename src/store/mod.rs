@@ -79,7 +79,7 @@ pub struct Store {
 }
 
 /// Settings of every connection. They go with the connection, since a pool may give any of them out.
-const SETTINGS: [(&str, &str); 8] = [
+pub const SETTINGS: [(&str, &str); 12] = [
     // Decisions read what was committed before each statement; a default of the role must not change that.
     ("default_transaction_isolation", "read committed"),
     ("timezone", "UTC"),
@@ -92,22 +92,12 @@ const SETTINGS: [(&str, &str); 8] = [
     ("idle_in_transaction_session_timeout", "10s"),
     // A server that died while it waited for a lock must not keep its place.
     ("client_connection_check_interval", "1s"),
-];
-
-/// Hot statements look rows up by primary key, always: a plan made while the tables were empty must not scan
-/// them once they are not.
-const DISPATCH_SETTINGS: [(&str, &str); 3] = [
+    // Rows are looked up by an index, always: a plan made while the tables were empty must not scan them once
+    // they are not.
     ("enable_seqscan", "off"),
-    ("enable_hashjoin", "off"),
-    ("enable_mergejoin", "off"),
-];
-
-/// The statements of workers look jobs up by index, and read some in its order.
-const WORK_SETTINGS: [(&str, &str); 4] = [
-    ("enable_seqscan", "off"),
-    ("enable_hashjoin", "off"),
-    ("enable_mergejoin", "off"),
     ("enable_bitmapscan", "off"),
+    ("enable_hashjoin", "off"),
+    ("enable_mergejoin", "off"),
 ];
 
 impl Store {
@@ -122,8 +112,8 @@ impl Store {
         };
         // One connection more than there are groups: a commit whose outcome is unknown is settled on it.
         let dispatch = pool(limits.groups_in_flight + 1);
-        let dispatch = dispatch.connect_lazy_with(options.clone().options(DISPATCH_SETTINGS));
-        let work = pool(2 * limits.work_in_flight).connect_lazy_with(options.clone().options(WORK_SETTINGS));
+        let dispatch = dispatch.connect_lazy_with(options.clone());
+        let work = pool(2 * limits.work_in_flight).connect_lazy_with(options.clone());
         let general = pool(limits.connections).connect_lazy_with(options);
         let locks_each = schema::check(&general).await?;
         Ok(Store {
@@ -153,5 +143,7 @@ impl Store {
 
 fn options(url: &str) -> Result<PgConnectOptions, Error> {
     let options: PgConnectOptions = url.parse()?;
-    Ok(options.application_name("solejob").options(SETTINGS))
+    // A name in the URL tells several servers apart.
+    let name = options.get_application_name().unwrap_or("solejob").to_owned();
+    Ok(options.application_name(&name).options(SETTINGS))
 }
