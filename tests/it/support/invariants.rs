@@ -134,7 +134,7 @@ mod tests {
             ("has no row", "delete from job_keys where dimension = 'active'"),
             (
                 "finished, gone or another one",
-                "update jobs set state = 'cancelled', finished_at = dispatched_at where active_key = 'a'",
+                "update jobs set state = 'cancelled', ready = false, finished_at = dispatched_at, delete_after = dispatched_at where active_key = 'a'",
             ),
             (
                 "was never stored",
