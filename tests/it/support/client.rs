@@ -167,6 +167,11 @@ impl Client {
             .await
     }
 
+    /// Without a body, as `curl -X POST` sends it.
+    pub(crate) async fn post_nothing(&self, path: &str, expected: impl Status) -> Answer {
+        self.call(Method::POST, path, None, expected).await
+    }
+
     /// A body written by hand, sent as JSON.
     pub(crate) async fn post_raw(&self, path: &str, body: impl Into<Vec<u8>>, expected: impl Status) -> Answer {
         self.call(Method::POST, path, Some(body.into()), expected).await

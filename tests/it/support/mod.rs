@@ -19,6 +19,7 @@ mod wait;
 pub(crate) use app::{App, Options};
 pub(crate) use client::{Answer, Call, Client};
 pub(crate) use document::at;
+pub(crate) use server::{Server, solejob};
 pub(crate) use session::{Gate, Session};
 pub(crate) use stock::Stock;
-pub(crate) use wait::eventually;
+pub(crate) use wait::{eventually, eventually_within};
