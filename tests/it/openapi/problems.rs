@@ -241,7 +241,7 @@ async fn jobs(client: &Client) -> [String; 2] {
     let reserved = client
         .post("/v1/worker/reserve", &json!({"names": ["done"]}), 200)
         .await;
-    let token = reserved.body["jobs"][0]["lease"]["token"].clone();
+    let token = reserved.at("/jobs/0/lease/token").clone();
     let succeed = format!("/v1/worker/{done}/succeed");
     client.post(&succeed, &json!({"lease_token": token}), 200).await;
     [pending, done]
