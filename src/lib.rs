@@ -3,7 +3,8 @@
 //! Rooms, in the order in which they are best read; `ARCHITECTURE.md` says who may know whom:
 //!
 //! - [`job`], [`duration`]: the nouns. [`json`]: strict reading of JSON text.
-//! - [`uniqueness`]: the pure core that decides what becomes of a dispatch.
+//! - [`uniqueness`]: the pure core that decides what becomes of a dispatch. [`settings`], [`job_types`]: what is
+//!   declared for a job name, and what of it a dispatch can say as well.
 //! - [`store`]: PostgreSQL, and the only room that knows it.
 //! - [`dispatch`]: the use case: prepare, group, decide, answer.
 //! - [`http`]: the wire.
@@ -17,11 +18,13 @@ pub mod duration;
 pub mod embedded;
 pub mod http;
 pub mod job;
+pub mod job_types;
 pub mod json;
 pub mod life;
 pub mod maintenance;
 pub mod retry;
 pub mod server;
+pub mod settings;
 pub mod store;
 pub mod telemetry;
 pub mod uniqueness;

@@ -16,6 +16,8 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("retry", &["duration", "job"]),
     ("life", &["duration", "job", "retry"]),
     ("uniqueness", &["duration", "json", "job"]),
+    ("settings", &["duration", "job", "uniqueness"]),
+    ("job_types", &["duration", "json", "job", "uniqueness", "settings"]),
     ("wakeups", &["job"]),
     ("store", &["duration", "job", "life", "uniqueness"]),
     (
@@ -67,6 +69,7 @@ const ROOMS: &[(&str, &[&str])] = &[
 /// Things from outside that only some rooms may touch.
 const OUTSIDE: &[(&str, &[&str])] = &[
     ("sqlx", &["store"]),
+    ("cel", &["job_types"]),
     ("axum", &["http", "server"]),
     ("tower", &["http", "server"]),
     ("tower_http", &["http", "server"]),
@@ -94,7 +97,7 @@ const OUTSIDE: &[(&str, &[&str])] = &[
     ("derive(Serialize)", SERIAL),
     ("derive(Deserialize)", SERIAL),
 ];
-/// All but duration, json, job, retry, life and uniqueness.
+/// All but duration, json, job, retry, life, uniqueness, settings and job_types.
 const IMPURE: &[&str] = &[
     "wakeups",
     "store",
