@@ -180,7 +180,7 @@ impl Runner {
                 histogram!("solejob_dispatch_commit_seconds").record(began.elapsed().as_secs_f64());
                 Ok((outcomes, committed))
             }
-            Err(error) if error.lost_connection() => Err(Failed::Committing(error, witness, outcomes)),
+            Err(error @ Error::Unanswered(_)) => Err(Failed::Committing(error, witness, outcomes)),
             Err(error) => Err(Failed::Before(error)),
         }
     }

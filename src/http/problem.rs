@@ -323,10 +323,18 @@ impl From<Failure> for Problem {
 
 impl From<store::Error> for Problem {
     fn from(error: store::Error) -> Problem {
-        let problem = match error.class() {
-            store::Class::Refused => internal(),
-            store::Class::Again | store::Class::LockTableFull | store::Class::Unavailable => Problem::new(
-                Code::StoreUnavailable,
+        let unavailable = |detail: &str| Problem::new(Code::StoreUnavailable, detail);
+        let problem = match (&error, error.class()) {
+            (store::Error::Unanswered(_), _) => {
+                let mut problem = unavailable(
+                    "the database went away while the change was being stored: it may have been made; look before you \
+                     try again after the time in Retry-After",
+                );
+                problem.body.outcome = Some("unknown");
+                problem
+            }
+            (_, store::Class::Refused) => internal(),
+            (_, store::Class::Again | store::Class::LockTableFull | store::Class::Unavailable) => unavailable(
                 "the database did not answer in time: nothing was done; try again after the time in Retry-After",
             ),
         };

@@ -233,7 +233,7 @@ impl Store {
                 release_keys(&mut tx, app, id, &job, FinalState::Cancelled).await?;
             }
         }
-        tx.commit().await?;
+        tx.commit().await.map_err(Error::of_commit)?;
         Ok(Cancelled::Done)
     }
 
@@ -252,7 +252,7 @@ impl Store {
             .bind(id.0)
             .execute(&mut *tx)
             .await?;
-        tx.commit().await?;
+        tx.commit().await.map_err(Error::of_commit)?;
         Ok(Deleted::Done)
     }
 }
