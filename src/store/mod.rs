@@ -91,11 +91,11 @@ impl Store {
             PgPoolOptions::new()
                 .max_connections(connections)
                 .acquire_timeout(limits.acquire)
-                .test_before_acquire(false)
         };
         // One connection more than there are groups: a commit whose outcome is unknown is settled on it.
         let dispatch = pool(limits.groups_in_flight + 1);
-        let dispatch = dispatch.connect_lazy_with(options.clone());
+        // Tried anew where a connection turns out to be dead, so none is asked before.
+        let dispatch = dispatch.test_before_acquire(false).connect_lazy_with(options.clone());
         let general = pool(limits.connections).connect_lazy_with(options);
         let locks_each = schema::check(&general).await?;
         Ok(Store {
