@@ -11,4 +11,5 @@ mod servers;
 mod statements;
 mod support;
 mod tokens;
+mod unknown_commit;
 mod webhooks;
