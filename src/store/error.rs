@@ -32,6 +32,9 @@ pub enum Error {
     /// A compare-and-set met another holder than the one that was seen.
     #[error("another transaction changed a row that was seen")]
     Overtaken,
+    /// The database is none that this server can work with.
+    #[error("{0}")]
+    Unfit(String),
     /// The connection was lost after COMMIT was sent: what the transaction wrote may be stored.
     #[error("a commit got no answer: {0}")]
     Unanswered(sqlx::Error),
@@ -42,7 +45,7 @@ impl Error {
         match self {
             Error::Overtaken => Class::Again,
             Error::Unanswered(_) => Class::Unavailable,
-            Error::Inconsistent { .. } | Error::Migrate(_) => Class::Refused,
+            Error::Inconsistent { .. } | Error::Unfit(_) | Error::Migrate(_) => Class::Refused,
             Error::Database(error) => match error {
                 sqlx::Error::Database(error) => class_of(error.as_ref()),
                 sqlx::Error::Io(_)

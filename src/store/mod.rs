@@ -17,8 +17,8 @@ mod write;
 
 use std::time::Duration;
 
-use sqlx::PgPool;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use sqlx::{Connection as _, PgConnection, PgPool};
 
 pub use error::{Class, Error};
 pub use holders::{Asked, HeldKey, Look};
@@ -96,8 +96,12 @@ impl Store {
         let dispatch = pool(limits.groups_in_flight + 1);
         // Tried anew where a connection turns out to be dead, so none is asked before.
         let dispatch = dispatch.test_before_acquire(false).connect_lazy_with(options.clone());
-        let general = pool(limits.connections).connect_lazy_with(options);
-        let locks_each = schema::check(&general).await?;
+        let general = pool(limits.connections).connect_lazy_with(options.clone());
+        // Not by way of the pool, which says of a database that it cannot reach only that it has waited.
+        let first = tokio::time::timeout(limits.acquire, PgConnection::connect_with(&options));
+        let mut first = first.await.map_err(|_| sqlx::Error::PoolTimedOut)??;
+        let locks_each = schema::check(&mut first).await?;
+        first.close().await?;
         Ok(Store {
             dispatch,
             general,
@@ -112,7 +116,7 @@ impl Store {
 
     /// Whether the database answers and has the schema of this server.
     pub async fn ready(&self) -> Result<(), Error> {
-        schema::check(&self.general).await.map(drop)
+        schema::check(&mut *self.general.acquire().await?).await.map(drop)
     }
 
     pub async fn close(&self) {
