@@ -18,6 +18,9 @@ use crate::store::{self, Class, NewToken, Store, TokenHash};
 /// The application and environment of the bootstrap token.
 const BOOTSTRAP: (&str, &str) = ("default", "prod");
 
+/// What a transaction has to end in, once the requests have used up their time.
+const LAST_WORD: Duration = Duration::from_secs(2);
+
 /// How often old samples of the metrics are folded up.
 const METRICS_UPKEEP: Duration = Duration::from_secs(5);
 
@@ -56,7 +59,7 @@ pub async fn run(config: Config, metrics: PrometheusHandle, stop: CancellationTo
     let dispatcher = Dispatcher::start(store.clone(), clock, &config.dispatch, &tasks);
     let app = App {
         store: store.clone(),
-        dispatcher,
+        dispatcher: dispatcher.clone(),
         access,
         limits: config.http,
         metrics: metrics.clone(),
@@ -83,25 +86,39 @@ pub async fn run(config: Config, metrics: PrometheusHandle, stop: CancellationTo
 
     let serve = axum::serve(listener, http::router(app)).with_graceful_shutdown(stop.clone().cancelled_owned());
     let grace = config.shutdown_grace;
-    let out_of_time = async {
+    let mut out_of_time = std::pin::pin!(async {
         stop.cancelled().await;
         tracing::info!(
             grace_seconds = grace.as_secs(),
             "stopping: no new connections, finishing what was begun"
         );
         tokio::time::sleep(grace).await;
+    });
+    let in_time = tokio::select! {
+        served = serve => { served.map_err(Error::Serve)?; true }
+        () = &mut out_of_time => false,
+    };
+    if !in_time {
+        tracing::warn!("some requests did not finish in time and are cut off");
+    }
+    // A request that was cut off still has its connection, and a handle to the dispatcher.
+    dispatcher.close();
+    tasks.close();
+    let end = async {
+        tasks.wait().await;
+        store.close().await;
+    };
+    let cut_off = async {
+        if in_time {
+            out_of_time.await;
+        }
+        tokio::time::sleep(LAST_WORD).await;
     };
     tokio::select! {
-        served = serve => served.map_err(Error::Serve)?,
-        () = out_of_time => tracing::warn!("some requests did not finish in time and are cut off"),
-    }
-    // Every handle to the dispatcher is gone with the router: its tasks end once its queue is empty.
-    tasks.close();
-    if tokio::time::timeout(grace, tasks.wait()).await.is_err() {
-        tracing::warn!("some transactions did not finish in time and are cut off");
+        () = end => {}
+        () = cut_off => tracing::warn!("some transactions did not finish in time and are cut off"),
     }
     upkeep.abort();
-    store.close().await;
     tracing::info!("stopped");
     Ok(())
 }

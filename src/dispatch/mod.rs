@@ -10,5 +10,5 @@ pub mod prepare;
 mod preview;
 
 pub use clock::DatabaseClock;
-pub use dispatcher::{Dispatcher, Failure, Limits, Outcome, PreparedUnit};
+pub use dispatcher::{Dispatcher, Failure, Limits, Outcome, PreparedUnit, counted};
 pub use preview::preview;
