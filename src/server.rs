@@ -13,13 +13,15 @@ use tokio_util::task::TaskTracker;
 use crate::config::{self, Access, Config, Secret};
 use crate::dispatch::{DatabaseClock, Dispatcher};
 use crate::http::{self, App, auth};
+use crate::maintenance;
 use crate::store::{self, Class, NewToken, Store, TokenHash};
+use crate::wakeups::Wakeups;
+use crate::work::{Calls, Reserver, Waits};
 
 /// The application and environment of the bootstrap token.
 const BOOTSTRAP: (&str, &str) = ("default", "prod");
 
-/// What a transaction has to end in, once the requests have used up their time.
-const LAST_WORD: Duration = Duration::from_secs(2);
+const BOOTSTRAP_ID: &str = "bootstrap";
 
 /// How often old samples of the metrics are folded up.
 const METRICS_UPKEEP: Duration = Duration::from_secs(5);
@@ -48,18 +50,35 @@ pub async fn run(config: Config, metrics: PrometheusHandle, stop: CancellationTo
             environment,
         } => auth::Access::Open(store.application(&application, &environment).await?),
         Access::Tokens { bootstrap } => {
-            if let Some(Secret(token)) = bootstrap {
-                store.set_bootstrap_token(&bootstrap_token(&token)).await?;
+            match bootstrap {
+                Some(Secret(token)) => store.set_bootstrap_token(&bootstrap_token(&token)).await?,
+                // Who takes the variable away means the token.
+                None => drop(store.revoke_token(BOOTSTRAP_ID).await?),
             }
             auth::Access::Tokens(auth::Tokens::new(store.clone()))
         }
     };
     let tasks = TaskTracker::new();
     let clock = Arc::new(DatabaseClock::new(store.now().await?));
-    let dispatcher = Dispatcher::start(store.clone(), clock, &config.dispatch, &tasks);
+    let wakeups = Wakeups::default();
+    let dispatcher = Dispatcher::start(store.clone(), clock, wakeups.clone(), &config.dispatch, &tasks);
+    let calls = Calls::start(store.clone(), wakeups.clone(), config.work.in_flight, &tasks);
+    let reserver = Reserver::new(
+        store.clone(),
+        wakeups.clone(),
+        calls.clone(),
+        &config.work,
+        stop.clone(),
+        tasks.clone(),
+    );
+    maintenance::start(&store, &wakeups, &calls, &stop, &tasks);
     let app = App {
         store: store.clone(),
         dispatcher: dispatcher.clone(),
+        calls: calls.clone(),
+        reserver,
+        waits: Waits::new(store.clone(), wakeups.clone()),
+        wakeups,
         access,
         limits: config.http,
         metrics: metrics.clone(),
@@ -85,7 +104,8 @@ pub async fn run(config: Config, metrics: PrometheusHandle, stop: CancellationTo
     });
 
     let serve = axum::serve(listener, http::router(app)).with_graceful_shutdown(stop.clone().cancelled_owned());
-    let grace = config.shutdown_grace;
+    // The last fifth of the grace is for what still has to be stored.
+    let grace = config.shutdown_grace.mul_f64(0.8);
     let mut out_of_time = std::pin::pin!(async {
         stop.cancelled().await;
         tracing::info!(
@@ -101,8 +121,9 @@ pub async fn run(config: Config, metrics: PrometheusHandle, stop: CancellationTo
     if !in_time {
         tracing::warn!("some requests did not finish in time and are cut off");
     }
-    // A request that was cut off still has its connection, and a handle to the dispatcher.
+    // A request that was cut off still has its connection, and handles to these.
     dispatcher.close();
+    calls.close();
     tasks.close();
     let end = async {
         tasks.wait().await;
@@ -112,7 +133,7 @@ pub async fn run(config: Config, metrics: PrometheusHandle, stop: CancellationTo
         if in_time {
             out_of_time.await;
         }
-        tokio::time::sleep(LAST_WORD).await;
+        tokio::time::sleep(config.shutdown_grace - grace).await;
     };
     tokio::select! {
         () = end => {}
@@ -150,7 +171,7 @@ async fn open_store(config: &Config, stop: &CancellationToken) -> Result<Store, 
 fn bootstrap_token(token: &str) -> NewToken {
     let (application, environment) = BOOTSTRAP;
     NewToken {
-        token_id: "bootstrap".into(),
+        token_id: BOOTSTRAP_ID.into(),
         application: application.into(),
         environment: environment.into(),
         rights: ["admin", "dispatch", "read", "work"].map(Into::into).into(),

@@ -17,6 +17,7 @@ use crate::dispatch::prepare::Prepared;
 use crate::job::AppId;
 use crate::store::Store;
 use crate::uniqueness::holders::UnitOutcome;
+use crate::wakeups::Wakeups;
 
 /// How much waits, and how much goes into one transaction.
 #[derive(Clone, Debug)]
@@ -114,12 +115,19 @@ pub struct Dispatcher {
 impl Dispatcher {
     /// Starts the dispatcher's tasks on `tasks`. They end once it is [closed](Dispatcher::close) and the queue is
     /// empty.
-    pub fn start(store: Store, clock: Arc<DatabaseClock>, limits: &Limits, tasks: &TaskTracker) -> Dispatcher {
+    pub fn start(
+        store: Store,
+        clock: Arc<DatabaseClock>,
+        wakeups: Wakeups,
+        limits: &Limits,
+        tasks: &TaskTracker,
+    ) -> Dispatcher {
         let (queue, waiting) = mpsc::channel(limits.queue_units);
         let shared = Arc::new(group::Runner {
             locks: Semaphore::new(store.locks_each()),
             store,
             clock: Arc::clone(&clock),
+            wakeups,
             deadline: limits.deadline,
         });
         let closed = CancellationToken::new();
@@ -137,7 +145,11 @@ impl Dispatcher {
                     if group.is_empty() {
                         break;
                     }
-                    shared.run(group).await;
+                    // In a task of its own, so that a panic costs one group and not the dispatcher.
+                    let shared = Arc::clone(&shared);
+                    if let Err(panic) = tokio::spawn(async move { shared.run(group).await }).await {
+                        tracing::error!(%panic, "a group of dispatches was lost in a panic");
+                    }
                 }
             });
         }

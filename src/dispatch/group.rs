@@ -1,5 +1,6 @@
 //! One group: lock, look up, decide, write, commit, answer; and again, where another transaction came in between.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -14,6 +15,7 @@ use crate::uniqueness::decide::Match;
 use crate::uniqueness::holders::{Change, Position, Unit, UnitOutcome};
 use crate::uniqueness::locks::LockSet;
 use crate::uniqueness::receipt::Refusal;
+use crate::wakeups::{News, Wakeups};
 
 /// How often a group is decided anew before it is given up as a fault: each time another transaction won, so
 /// this many losses in a row are no accident.
@@ -29,6 +31,7 @@ pub(super) struct Runner {
     /// Locks that this server's transactions may hold together: its share of the database's lock table.
     pub(super) locks: Semaphore,
     pub(super) clock: Arc<DatabaseClock>,
+    pub(super) wakeups: Wakeups,
     pub(super) deadline: Duration,
 }
 
@@ -179,6 +182,8 @@ impl Runner {
         let began = Instant::now();
         match locked.commit().await {
             Ok(committed) => {
+                // Other servers hear of it after the commit, and never through it.
+                self.wakeups.tell(queues(&writes));
                 histogram!("solejob_dispatch_commit_seconds").record(began.elapsed().as_secs_f64());
                 Ok((outcomes, committed))
             }
@@ -266,6 +271,12 @@ fn writes<'a>(units: &'a [PreparedUnit], changes: Vec<Change<'a>>) -> Writes<'a>
         }
     }
     writes
+}
+
+/// The queues in which jobs are new.
+fn queues(writes: &Writes<'_>) -> BTreeSet<News> {
+    let news = |creation: &Creation<'_>| News::Queue(creation.app, creation.job.queue.clone());
+    writes.creations.iter().map(news).collect()
 }
 
 /// `solejob_dispatches_total`: every dispatch by what became of it.

@@ -5,6 +5,7 @@
 
 pub mod auth;
 mod batch;
+mod calls;
 mod dispatch;
 mod examples;
 mod extract;
@@ -13,11 +14,16 @@ mod keys;
 mod meta;
 mod observe;
 pub mod openapi;
+mod prefer;
 pub mod problem;
+mod queues;
+mod scopes;
 mod wire;
+mod worker;
 
 use std::any::Any;
 use std::future::Future;
+use std::time::Duration;
 
 use axum::Router;
 use axum::http::{HeaderValue, header};
@@ -32,7 +38,10 @@ use utoipa_axum::routes;
 use utoipa_swagger_ui::{Config, SwaggerUi};
 
 use crate::dispatch::Dispatcher;
+use crate::job::{AppId, JobId};
 use crate::store::{self, Store};
+use crate::wakeups::Wakeups;
+use crate::work::{Calls, Reserver, Waits};
 
 /// How much a request may bring.
 #[derive(Clone, Debug)]
@@ -57,6 +66,10 @@ impl Default for Limits {
 pub struct App {
     pub store: Store,
     pub dispatcher: Dispatcher,
+    pub calls: Calls,
+    pub reserver: Reserver,
+    pub waits: Waits,
+    pub wakeups: Wakeups,
     pub access: auth::Access,
     pub limits: Limits,
     pub metrics: PrometheusHandle,
@@ -67,6 +80,15 @@ pub struct App {
 }
 
 impl App {
+    /// Waits for a job to finish, while the server does not stop.
+    async fn finished(&self, app: AppId, job: JobId, wait: Duration) -> Result<(), problem::Problem> {
+        tokio::select! {
+            finished = self.waits.finished(app, job, wait) => finished.map(drop)?,
+            () = self.stopping.cancelled() => {}
+        }
+        Ok(())
+    }
+
     /// Runs a transaction to its end, whatever becomes of the client: axum drops the handler of one that hung
     /// up, and a transaction must not be left half way.
     async fn undisturbed<T: Send + 'static>(
@@ -88,6 +110,19 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(dispatch::preview))
         .routes(routes!(jobs::get, jobs::delete))
         .routes(routes!(jobs::cancel))
+        .routes(routes!(jobs::retry))
+        .routes(routes!(worker::reserve))
+        .routes(routes!(calls::finish))
+        .routes(routes!(calls::start))
+        .routes(routes!(calls::heartbeat))
+        .routes(routes!(calls::succeed))
+        .routes(routes!(calls::fail))
+        .routes(routes!(calls::release))
+        .routes(routes!(queues::list))
+        .routes(routes!(queues::pause))
+        .routes(routes!(queues::resume))
+        .routes(routes!(scopes::list))
+        .routes(routes!(scopes::get, scopes::put, scopes::delete))
         .routes(routes!(keys::holder))
         .routes(routes!(keys::reset))
         .routes(routes!(meta::healthz))

@@ -4,15 +4,21 @@
 //! value that only the step before it can make, so that nobody reads holders without their locks or hands
 //! out a receipt before the commit.
 
+mod again;
 mod error;
 mod holders;
 mod jobs;
 mod keys;
+mod lives;
 mod locks;
+mod queues;
+mod reserve;
 mod rows;
 mod schema;
 mod statements;
 mod tokens;
+mod upkeep;
+mod wakeup;
 mod write;
 
 use std::time::Duration;
@@ -20,14 +26,19 @@ use std::time::Duration;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{Connection as _, PgConnection, PgPool};
 
+pub use again::Again;
 pub use error::{Class, Error};
 pub use holders::{Asked, HeldKey, Look};
-pub use jobs::{Cancelled, Deleted, JobView, JobWindowKey, ListFilter};
+pub use jobs::{AttemptView, Deleted, FullJob, JobView, JobWindowKey, ListFilter};
 pub use keys::{KeyHolder, Reset};
+pub use lives::{Changed, Lives, LockedJob};
 pub use locks::{Begun, Committed, Locked, Written};
+pub use queues::{QueueView, ScopeView};
+pub use reserve::{Reserved, Shape, Wish};
 pub use schema::migrate;
 pub use statements::STATEMENTS;
 pub use tokens::{Caller, NewToken, TokenHash, TokenView};
+pub use wakeup::News;
 pub use write::{Creation, Writes};
 
 /// Limits of the store, with the reason for each default.
@@ -35,6 +46,8 @@ pub use write::{Creation, Writes};
 pub struct Limits {
     /// Transactions of the dispatcher at once; more than two lost on two cores.
     pub groups_in_flight: u32,
+    /// Transactions at once that give jobs out, and as many that end them.
+    pub work_in_flight: u32,
     /// Connections for everything else, so that a flood of dispatches never starves a look.
     pub connections: u32,
     /// How long a request waits for a connection before it is answered `store_unavailable`.
@@ -45,6 +58,7 @@ impl Default for Limits {
     fn default() -> Limits {
         Limits {
             groups_in_flight: 2,
+            work_in_flight: 2,
             connections: 8,
             acquire: Duration::from_secs(3),
         }
@@ -56,14 +70,19 @@ impl Default for Limits {
 pub struct Store {
     /// For groups of dispatches alone.
     dispatch: PgPool,
+    /// For workers: leases must not run out because everybody dispatches.
+    work: PgPool,
     /// For everything else.
     general: PgPool,
     /// Locks that one transaction may take one by one.
     locks_each: usize,
 }
 
+/// After this long without use a connection may be dead.
+const IDLE: Duration = Duration::from_secs(1);
+
 /// Settings of every connection. They go with the connection, since a pool may give any of them out.
-pub const SETTINGS: [(&str, &str); 11] = [
+pub const SETTINGS: [(&str, &str); 12] = [
     // Decisions read what was committed before each statement; a default of the role must not change that.
     ("default_transaction_isolation", "read committed"),
     ("timezone", "UTC"),
@@ -79,6 +98,7 @@ pub const SETTINGS: [(&str, &str); 11] = [
     // Rows are looked up by an index, always: a plan made while the tables were empty must not scan them once
     // they are not.
     ("enable_seqscan", "off"),
+    ("enable_bitmapscan", "off"),
     ("enable_hashjoin", "off"),
     ("enable_mergejoin", "off"),
 ];
@@ -96,6 +116,17 @@ impl Store {
         let dispatch = pool(limits.groups_in_flight + 1);
         // Tried anew where a connection turns out to be dead, so none is asked before.
         let dispatch = dispatch.test_before_acquire(false).connect_lazy_with(options.clone());
+        // Workers call often: only a connection that lay idle is asked.
+        let work = pool(2 * limits.work_in_flight).test_before_acquire(false);
+        let work = work.before_acquire(|connection, meta| {
+            Box::pin(async move {
+                if meta.idle_for > IDLE {
+                    connection.ping().await?;
+                }
+                Ok(true)
+            })
+        });
+        let work = work.connect_lazy_with(options.clone());
         let general = pool(limits.connections).connect_lazy_with(options.clone());
         // Not by way of the pool, which says of a database that it cannot reach only that it has waited.
         let first = tokio::time::timeout(limits.acquire, PgConnection::connect_with(&options));
@@ -104,6 +135,7 @@ impl Store {
         first.close().await?;
         Ok(Store {
             dispatch,
+            work,
             general,
             locks_each,
         })
@@ -121,11 +153,14 @@ impl Store {
 
     pub async fn close(&self) {
         self.dispatch.close().await;
+        self.work.close().await;
         self.general.close().await;
     }
 }
 
 fn options(url: &str) -> Result<PgConnectOptions, Error> {
     let options: PgConnectOptions = url.parse()?;
-    Ok(options.application_name("solejob").options(SETTINGS))
+    // A name in the URL tells several servers apart.
+    let name = options.get_application_name().unwrap_or("solejob").to_owned();
+    Ok(options.application_name(&name).options(SETTINGS))
 }

@@ -34,7 +34,7 @@ async fn sixteen_at_once(app: &App, batch: impl Fn(usize) -> Vec<Value>) -> Vec<
 async fn assert_no_lock_trouble(app: &App) {
     // The statistics of a session are reported when it is idle, at the latest after some seconds.
     let sql = "select deadlocks from pg_stat_database where datname = current_database()";
-    let deadlocks: i64 = sqlx::query_scalar(sql).fetch_one(app.sql()).await.unwrap();
+    let deadlocks: i64 = sqlx::query_scalar(sql).fetch_one(app.sql()).await.expect("a count");
     assert_eq!(deadlocks, 0, "PostgreSQL had to break a deadlock");
     let log = app.log();
     for trouble in [
@@ -52,7 +52,7 @@ async fn stored_jobs(app: &App) -> i64 {
     sqlx::query_scalar("select count(*) from jobs")
         .fetch_one(app.sql())
         .await
-        .unwrap()
+        .expect("a count")
 }
 
 #[tokio::test]

@@ -1,5 +1,7 @@
 //! One binary for all tests of the system as a whole.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics, and says where")]
+
 mod architecture;
 mod batches;
 mod cases;

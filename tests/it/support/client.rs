@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
 
-use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
 use reqwest::redirect::Policy;
 use reqwest::{Method, Url};
 use serde_json::Value;
@@ -167,6 +167,11 @@ impl Client {
             .await
     }
 
+    /// Without a body, as `curl -X POST` sends it.
+    pub(crate) async fn post_nothing(&self, path: &str, expected: impl Status) -> Answer {
+        self.call(Method::POST, path, None, expected).await
+    }
+
     /// A body written by hand, sent as JSON.
     pub(crate) async fn post_raw(&self, path: &str, body: impl Into<Vec<u8>>, expected: impl Status) -> Answer {
         self.call(Method::POST, path, Some(body.into()), expected).await
@@ -208,9 +213,8 @@ impl Client {
     /// Sends a request as it is; an error is one of the connection.
     pub(crate) async fn send(&self, mut call: Call) -> Result<Answer, String> {
         if let Some(token) = &self.token {
-            let name = HeaderName::from(AUTHORIZATION);
             call.headers
-                .entry(name)
+                .entry(AUTHORIZATION)
                 .or_insert(format!("Bearer {token}").parse().expect("a token is plain ASCII"));
         }
         // Put together by hand: `join` takes `//x` for another host.
