@@ -177,11 +177,6 @@ impl Client {
         self.call(Method::POST, path, Some(body.into()), expected).await
     }
 
-    /// A post without a body and without a content type, as `curl -X POST` sends it.
-    pub(crate) async fn post_nothing(&self, path: &str, expected: impl Status) -> Answer {
-        self.call(Method::POST, path, None, expected).await
-    }
-
     pub(crate) async fn delete(&self, path: &str, expected: impl Status) -> Answer {
         self.call(Method::DELETE, path, None, expected).await
     }
