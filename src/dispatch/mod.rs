@@ -11,6 +11,6 @@ mod preview;
 mod window;
 
 pub use clock::DatabaseClock;
-pub use dispatcher::{Dispatcher, Failure, Limits, Outcome, PreparedUnit};
+pub use dispatcher::{Dispatcher, Failure, Limits, Outcome, PreparedUnit, counted};
 pub use preview::{orphans, preview};
 pub use window::{Parents, WindowRequest, exact_scope};

@@ -109,7 +109,6 @@ impl App {
         transaction: impl Future<Output = Result<T, store::Error>> + Send + 'static,
     ) -> Result<T, problem::Problem> {
         match self.tasks.spawn(transaction).await {
-            Ok(Err(error)) if error.lost_connection() => Err(problem::unknown(&error)),
             Ok(result) => Ok(result?),
             Err(panic) => Err(problem::internal().because(panic.to_string())),
         }

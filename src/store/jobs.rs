@@ -356,7 +356,7 @@ impl Store {
         let mut counts = Counts::default();
         counts.moved(app, row.try_get("queue")?, Some(state(was)?), None);
         counts.write(&mut tx).await?;
-        tx.commit().await?;
+        tx.commit().await.map_err(Error::of_commit)?;
         Ok(Deleted::Done)
     }
 }
