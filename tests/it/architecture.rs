@@ -17,6 +17,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("store", &["uniqueness", "job", "duration"]),
     ("dispatch", &["uniqueness", "store", "job", "duration", "json"]),
     ("http", &["dispatch", "store", "uniqueness", "job", "duration", "json"]),
+    ("client", &["duration", "job", "json"]),
     ("embedded", &[]),
     ("config", &["duration"]),
     ("telemetry", &[]),
@@ -45,6 +46,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "store",
             "dispatch",
             "http",
+            "client",
             "embedded",
             "config",
             "telemetry",
@@ -68,6 +70,12 @@ const OUTSIDE: &[(&str, &[&str])] = &[
     ("sha2", &["uniqueness", "store"]),
     ("clap", &["cli"]),
     ("std::env", &["cli"]),
+    ("hyper", &["client"]),
+    ("hyper_rustls", &["client"]),
+    ("hyper_util", &["client"]),
+    ("http_body_util", &["client"]),
+    ("rustls", &["client"]),
+    ("indicatif", &["cli"]),
     ("rustix", &["embedded", "cli"]),
     ("tracing_subscriber", &["telemetry"]),
     // What reaches out of the process, waits, or looks at a clock has no place in a pure room.
@@ -88,6 +96,7 @@ const IMPURE: &[&str] = &[
     "store",
     "dispatch",
     "http",
+    "client",
     "embedded",
     "config",
     "telemetry",
@@ -96,7 +105,7 @@ const IMPURE: &[&str] = &[
     "main",
 ];
 /// Wire types are no domain values: the pure core has none.
-const SERIAL: &[&str] = &["job", "store", "dispatch", "http", "config", "server", "cli"];
+const SERIAL: &[&str] = &["job", "store", "dispatch", "http", "client", "config", "server", "cli"];
 
 /// Names under which everything ends up in the end.
 const NO_NAMES: &[&str] = &["util", "utils", "helper", "helpers", "common", "misc", "shared"];
