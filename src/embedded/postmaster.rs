@@ -29,7 +29,7 @@ const IMMEDIATE_STOP_WITHIN: Duration = Duration::from_secs(10);
 
 /// What an earlier run left may need a while to go: backends of a killed postmaster end by themselves, but each finishes
 /// its statement first, and until then a new server refuses to start.
-const REMAINS_WITHIN: Duration = Duration::from_secs(15);
+const REMAINS_WITHIN: Duration = Duration::from_secs(60);
 
 const POLL: Duration = Duration::from_millis(20);
 

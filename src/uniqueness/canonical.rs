@@ -40,8 +40,9 @@ pub fn write(text: &str, out: &mut Vec<u8>) -> Result<(), NotChecked> {
     out.reserve(text.len());
     let mut writer = Writer {
         out,
-        members: Vec::new(),
-        open: Vec::new(),
+        // Room for what most payloads hold, so that they cost one allocation each.
+        members: Vec::with_capacity(16),
+        open: Vec::with_capacity(8),
         scratch: Vec::new(),
         unescaped: String::new(),
         duplicate: false,
@@ -115,10 +116,8 @@ impl Writer<'_> {
         let Some(start) = members.first().map(|member| member.start) else {
             return;
         };
-        members.sort_unstable_by(|a, b| out[a.key..a.key_end].cmp(&out[b.key..b.key_end]));
-        self.duplicate |= members
-            .windows(2)
-            .any(|pair| out[pair[0].key..pair[0].key_end] == out[pair[1].key..pair[1].key_end]);
+        members.sort_unstable_by(|a, b| a.cmp(b, out));
+        self.duplicate |= members.windows(2).any(|pair| pair[0].cmp(&pair[1], out).is_eq());
         self.scratch.clear();
         for member in members {
             self.scratch.extend_from_slice(&out[member.start..member.end]);

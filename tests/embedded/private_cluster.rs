@@ -293,14 +293,16 @@ async fn a_killed_server_is_reported_and_recovers() {
     // A backend that is busy does not notice at once that its postmaster is gone, and holds up the next start.
     let busy = tokio::spawn(async move {
         let mut connection = connect(&url).await;
-        let _ = sqlx::query("SELECT count(*) FROM generate_series(1, 20000000)")
+        let _ = sqlx::query("SELECT count(*) FROM generate_series(1, 10000000)")
             .execute(&mut connection)
             .await;
     });
     let active =
         "SELECT count(*)::text FROM pg_stat_activity WHERE state = 'active' AND query LIKE '%generate_series(1,%'
                   AND pid <> pg_backend_pid()";
-    while text(&mut connection, active).await == "0" {}
+    while text(&mut connection, active).await == "0" {
+        assert!(!busy.is_finished(), "it must outlive its postmaster");
+    }
 
     let exited = cluster.exited();
     kill_process(ready_postmaster(&settings).unwrap(), Signal::KILL).unwrap();
