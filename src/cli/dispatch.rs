@@ -11,8 +11,8 @@ use serde_json::value::RawValue;
 use crate::cli::Error;
 use crate::cli::import::Import;
 use crate::cli::jobs::WAIT_MAX;
-use crate::cli::remote::{EXIT_CODES, JobRow, Output, Remote, WAITING, pair, plain, print, span};
-use crate::client::{Document, Repeat};
+use crate::cli::remote::{EXIT_CODES, JobRow, Output, Remote, WAITING, pair, print, span};
+use crate::client::{Document, Repeat, printable};
 use crate::json;
 
 /// A window that ends sooner could be over before the last repeat of a request.
@@ -422,7 +422,7 @@ fn receipt(document: &Document, verb: &str) -> Result<(), Error> {
     };
     let job_id = job_id.map_or(String::new(), |id| format!(" {id}"));
     let state = state.unwrap_or("no longer stored".into());
-    print(&plain(&format!("{verb}{disposition}{job_id} {name} ({state}{by})")))?;
+    print(&printable(&format!("{verb}{disposition}{job_id} {name} ({state}{by})")))?;
     if !drift.is_empty() {
         print(&format!("its settings differ from these: {}", drift.join(", ")))?;
     }
@@ -430,7 +430,7 @@ fn receipt(document: &Document, verb: &str) -> Result<(), Error> {
         let ended = result
             .or(error)
             .map_or(String::new(), |value| format!(": {}", value.get()));
-        print(&plain(&format!("{state}{ended}")))?;
+        print(&printable(&format!("{state}{ended}")))?;
     }
     Ok(())
 }

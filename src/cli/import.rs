@@ -14,7 +14,7 @@ use crate::cli::Error;
 use crate::cli::dispatch;
 use crate::cli::object::Object;
 use crate::cli::remote::{self, CONFLICT, USAGE, print};
-use crate::client::{self, Client, Document, Repeat};
+use crate::client::{self, Client, Document, Repeat, printable};
 use crate::json;
 
 /// A batch is closed when it has this many bytes: well within what a server takes by default.
@@ -400,9 +400,9 @@ fn fault(code: &str, detail: impl Into<String>) -> Fault {
 
 impl std::fmt::Display for Fault {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}: {}", self.code, remote::plain(&self.detail))?;
+        write!(f, "{}: {}", self.code, printable(&self.detail))?;
         match &self.pointer {
-            Some(pointer) => write!(f, " (at {})", remote::plain(pointer)),
+            Some(pointer) => write!(f, " (at {})", printable(pointer)),
             None => Ok(()),
         }
     }

@@ -8,8 +8,8 @@ use tokio::time::Instant;
 
 use crate::cli::Error;
 use crate::cli::object::Object;
-use crate::cli::remote::{self, EXIT_CODES, JobRow, Output, Remote, pair, plain, print, span, table, tell};
-use crate::client::{self, Client, Document};
+use crate::cli::remote::{self, EXIT_CODES, JobRow, Output, Remote, pair, print, span, table, tell};
+use crate::client::{self, Client, Document, printable};
 
 /// The server holds an answer no longer.
 pub(super) const WAIT_MAX: Duration = Duration::from_secs(60);
@@ -168,7 +168,7 @@ impl Target {
             match self.output.show(act(&client, job).await, &human) {
                 Ok(_) => {}
                 Err(Error::Client(error)) => {
-                    tell(&format!("solejob: {}: {error}", plain(job)));
+                    tell(&format!("solejob: {}: {error}", printable(job)));
                     code = if code == 0 { remote::exit_code(&error) } else { code };
                 }
                 Err(error) => return Err(error),
@@ -187,7 +187,7 @@ impl Target {
             match self.output.show(waited, show) {
                 Ok(_) => code = code.max(row.map_or(0, |row| row.code())),
                 Err(Error::Client(error)) => {
-                    tell(&format!("solejob: {}: {error}", plain(job)));
+                    tell(&format!("solejob: {}: {error}", printable(job)));
                     code = code.max(remote::exit_code(&error));
                 }
                 Err(error) => return Err(error),
@@ -299,7 +299,7 @@ fn show(document: &Document) -> Result<(), Error> {
             _ => text.into(),
         };
         if !matches!(text.as_str(), "null" | "[]" | "{}") || matches!(name.as_str(), "payload" | "result") {
-            print(&format!("{name:<width$}  {}", plain(&text)))?;
+            print(&format!("{name:<width$}  {}", printable(&text)))?;
         }
     }
     Ok(())

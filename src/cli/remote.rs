@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use crate::cli::Error;
-use crate::client::{self, Client, Document, Settings};
+use crate::client::{self, Client, Document, Settings, printable};
 use crate::duration::{self, Millis};
 
 pub(super) const FAILED: u8 = 1;
@@ -158,7 +158,7 @@ pub(super) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     let head: Vec<String> = head.iter().map(|cell| (*cell).into()).collect();
     let lines: Vec<Vec<String>> = std::iter::once(&head)
         .chain(rows)
-        .map(|row| row.iter().map(|cell| plain(cell)).collect())
+        .map(|row| row.iter().map(|cell| printable(cell)).collect())
         .collect();
     let width = |column: usize| {
         let cells = lines.iter().filter_map(|line| line.get(column));
@@ -170,17 +170,6 @@ pub(super) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
         padded.collect::<Vec<_>>().join("  ").trim_end().to_owned()
     };
     lines.iter().map(line).collect::<Vec<_>>().join("\n")
-}
-
-/// A text that cannot play with the terminal.
-pub(super) fn plain(text: &str) -> String {
-    let escape = |c: char| -> String {
-        match c.is_control() {
-            true => c.escape_default().to_string(),
-            false => c.into(),
-        }
-    };
-    text.chars().map(escape).collect()
 }
 
 #[cfg(test)]

@@ -64,9 +64,9 @@ impl fmt::Display for Problem {
         let Problem {
             code, detail, pointer, ..
         } = self;
-        write!(f, "{code}: {}", detail.escape_debug())?;
+        write!(f, "{}: {}", printable(code), printable(detail))?;
         match pointer {
-            Some(pointer) => write!(f, " (at {})", pointer.escape_debug()),
+            Some(pointer) => write!(f, " (at {})", printable(pointer)),
             None => Ok(()),
         }
     }
@@ -98,6 +98,17 @@ impl Error {
             Error::Strange(_) | Error::Settings(_) => false,
         }
     }
+}
+
+/// A text that cannot play with a terminal.
+pub fn printable(text: &str) -> String {
+    let escape = |c: char| -> String {
+        match c.is_control() {
+            true => c.escape_default().to_string(),
+            false => c.into(),
+        }
+    };
+    text.chars().map(escape).collect()
 }
 
 /// An error with what caused it, in one line.

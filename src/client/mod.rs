@@ -23,7 +23,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 use tokio::time::Instant;
 
-pub use error::{Error, ItemProblem, Problem};
+pub use error::{Error, ItemProblem, Problem, printable};
 pub use repeat::Repeat;
 pub use worker::{Failure, Heartbeat, LeaseToken, Reserve, Reserved};
 

@@ -7,6 +7,7 @@
 //! ```
 
 mod app;
+mod cli;
 mod client;
 mod database;
 mod document;
@@ -17,6 +18,7 @@ mod stock;
 mod wait;
 
 pub(crate) use app::{App, Options};
+pub(crate) use cli::{Cli, Scratch, Worker};
 pub(crate) use client::{Answer, Call, Client};
 pub(crate) use database::{Cluster, database_url};
 pub(crate) use document::{at, parse};
