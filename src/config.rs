@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::{dispatch, http, store};
+use crate::{dispatch, http, store, work};
 
 /// Who may call.
 #[derive(Clone)]
@@ -28,6 +28,7 @@ pub struct Config {
     pub http: http::Limits,
     pub dispatch: dispatch::Limits,
     pub store: store::Limits,
+    pub work: work::Limits,
     /// How long requests that are being served have after the signal to stop.
     pub shutdown_grace: Duration,
     /// How long a database that does not answer is waited for at the start.
@@ -81,6 +82,7 @@ mod tests {
             http: http::Limits::default(),
             dispatch: dispatch::Limits::default(),
             store: store::Limits::default(),
+            work: work::Limits::default(),
             shutdown_grace: Duration::ZERO,
             database_wait: Duration::ZERO,
         }

@@ -13,7 +13,10 @@ use tokio_util::task::TaskTracker;
 use crate::config::{self, Access, Config, Secret};
 use crate::dispatch::{DatabaseClock, Dispatcher};
 use crate::http::{self, App, auth};
+use crate::maintenance;
 use crate::store::{self, Class, NewToken, Store, TokenHash};
+use crate::wakeups::Wakeups;
+use crate::work::{Calls, Reserver, Waits};
 
 /// The application and environment of the bootstrap token.
 const BOOTSTRAP: (&str, &str) = ("default", "prod");
@@ -53,10 +56,25 @@ pub async fn run(config: Config, metrics: PrometheusHandle, stop: CancellationTo
     };
     let tasks = TaskTracker::new();
     let clock = Arc::new(DatabaseClock::new(store.now().await?));
-    let dispatcher = Dispatcher::start(store.clone(), clock, &config.dispatch, &tasks);
+    let wakeups = Wakeups::default();
+    let dispatcher = Dispatcher::start(store.clone(), clock, wakeups.clone(), &config.dispatch, &tasks);
+    let calls = Calls::start(store.clone(), wakeups.clone(), config.work.in_flight, &tasks);
+    let reserver = Reserver::new(
+        store.clone(),
+        wakeups.clone(),
+        calls.clone(),
+        &config.work,
+        stop.clone(),
+        tasks.clone(),
+    );
+    maintenance::start(&store, &wakeups, &calls, &stop, &tasks);
     let app = App {
         store: store.clone(),
         dispatcher,
+        calls,
+        reserver,
+        waits: Waits::new(store.clone(), wakeups.clone()),
+        wakeups,
         access,
         limits: config.http,
         metrics: metrics.clone(),

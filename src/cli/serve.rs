@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::cli::Error;
 use crate::config::{Access, Config, Secret};
 use crate::duration::{self, Millis};
-use crate::{dispatch, http, store};
+use crate::{dispatch, http, store, work};
 
 #[derive(clap::Args)]
 pub(super) struct Serve {
@@ -53,6 +53,12 @@ pub(super) struct LimitArgs {
     /// Bytes of dispatches that may wait; more is answered `overloaded`
     #[arg(long, env = "SOLEJOB_QUEUE_BYTES", default_value_t = dispatch::Limits::default().queue_bytes, value_parser = within(1 << 20, 64 << 30))]
     queue_bytes: usize,
+    /// Transactions at once that give jobs to workers, and as many that end them
+    #[arg(long, env = "SOLEJOB_WORK_IN_FLIGHT", default_value_t = work::Limits::default().in_flight, value_parser = clap::value_parser!(u32).range(1..=64))]
+    work_in_flight: u32,
+    /// Workers that may wait for jobs; one more is answered `overloaded`
+    #[arg(long, env = "SOLEJOB_WORKERS_WAITING", default_value_t = work::Limits::default().waiting, value_parser = within(1, 1 << 20))]
+    workers_waiting: usize,
     /// Database connections beside those of the dispatches
     #[arg(long, env = "SOLEJOB_CONNECTIONS", default_value_t = store::Limits::default().connections, value_parser = clap::value_parser!(u32).range(2..=1_000))]
     connections: u32,
@@ -118,6 +124,8 @@ impl LimitArgs {
             group_items,
             queue_units,
             queue_bytes,
+            work_in_flight,
+            workers_waiting,
             connections,
             shutdown_grace,
             database_wait,
@@ -139,8 +147,13 @@ impl LimitArgs {
                 queue_bytes,
                 ..dispatch::Limits::default()
             },
+            work: work::Limits {
+                in_flight: work_in_flight,
+                waiting: workers_waiting,
+            },
             store: store::Limits {
                 groups_in_flight,
+                work_in_flight,
                 connections,
                 ..store::Limits::default()
             },

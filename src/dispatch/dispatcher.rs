@@ -16,6 +16,7 @@ use crate::dispatch::prepare::Prepared;
 use crate::job::AppId;
 use crate::store::Store;
 use crate::uniqueness::holders::UnitOutcome;
+use crate::wakeups::Wakeups;
 
 /// How much waits, and how much goes into one transaction.
 #[derive(Clone, Debug)]
@@ -55,13 +56,15 @@ pub enum Outcome {
 }
 
 /// Why a dispatch got no decision.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+///
+/// The text is the cause, for the log and never for a client.
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Failure {
     Overloaded,
     ShuttingDown,
-    Unavailable(Outcome),
-    /// A fault of the server: nothing is stored, and the log says why.
-    Internal,
+    Unavailable(Outcome, Arc<str>),
+    /// A fault of the server: nothing is stored.
+    Internal(Arc<str>),
 }
 
 /// One dispatch, or a batch, that has passed preparation.
@@ -102,12 +105,19 @@ pub struct Dispatcher {
 impl Dispatcher {
     /// Starts the dispatcher's tasks on `tasks`. They end once every clone of the dispatcher is gone and the
     /// queue is empty.
-    pub fn start(store: Store, clock: Arc<DatabaseClock>, limits: &Limits, tasks: &TaskTracker) -> Dispatcher {
+    pub fn start(
+        store: Store,
+        clock: Arc<DatabaseClock>,
+        wakeups: Wakeups,
+        limits: &Limits,
+        tasks: &TaskTracker,
+    ) -> Dispatcher {
         let (queue, waiting) = mpsc::channel(limits.queue_units);
         let shared = Arc::new(group::Runner {
             locks: Semaphore::new(store.locks_each()),
             store,
             clock: Arc::clone(&clock),
+            wakeups,
             deadline: limits.deadline,
         });
         let source = Arc::new(Mutex::new(Source { waiting, next: None }));
@@ -152,7 +162,8 @@ impl Dispatcher {
                 mpsc::error::TrySendError::Closed(_) => Failure::ShuttingDown,
             })?;
         // A task that died in a panic leaves it open whether the group was stored.
-        answered.await.unwrap_or(Err(Failure::Unavailable(Outcome::Unknown)))
+        let died = |_| Err(Failure::Unavailable(Outcome::Unknown, "its group's task died".into()));
+        answered.await.unwrap_or_else(died)
     }
 }
 

@@ -1,5 +1,6 @@
 //! One group: lock, look up, decide, write, commit, answer; and again, where another transaction came in between.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -14,6 +15,7 @@ use crate::uniqueness::decide::Match;
 use crate::uniqueness::holders::{Change, Position, Unit, UnitOutcome};
 use crate::uniqueness::locks::LockSet;
 use crate::uniqueness::receipt::Refusal;
+use crate::wakeups::{News, Wakeups};
 
 /// How often a group is decided anew before it is given up as a fault: each time another transaction won, so
 /// this many losses in a row are no accident.
@@ -29,6 +31,7 @@ pub(super) struct Runner {
     /// Locks that this server's transactions may hold together: its share of the database's lock table.
     pub(super) locks: Semaphore,
     pub(super) clock: Arc<DatabaseClock>,
+    pub(super) wakeups: Wakeups,
     pub(super) deadline: Duration,
 }
 
@@ -54,7 +57,7 @@ impl Runner {
             group.into_iter().map(|waiting| (waiting.unit, waiting.answer)).unzip();
         let deadline = Instant::now() + self.deadline;
         let mut results = self.decide(&units, deadline).await;
-        if units.len() > 1 && matches!(results, Err(Failure::Internal)) {
+        if units.len() > 1 && matches!(results, Err(Failure::Internal(_))) {
             // Whatever the database did not take, it is one unit's: it must not fail its neighbours.
             counter!("solejob_dispatch_groups_split_total").increment(1);
             let mut alone = Vec::with_capacity(units.len());
@@ -62,7 +65,7 @@ impl Runner {
                 alone.push(
                     self.decide(std::slice::from_ref(unit), deadline)
                         .await
-                        .and_then(|mut one| one.pop().ok_or(Failure::Internal)),
+                        .and_then(|mut one| one.pop().ok_or_else(no_result)),
                 );
             }
             for (answer, result) in answers.into_iter().zip(alone) {
@@ -73,8 +76,8 @@ impl Runner {
         }
         for answer in answers.into_iter().rev() {
             let result = match &mut results {
-                Ok(outcomes) => outcomes.pop().ok_or(Failure::Internal),
-                Err(failure) => Err(*failure),
+                Ok(outcomes) => outcomes.pop().ok_or_else(no_result),
+                Err(failure) => Err(failure.clone()),
             };
             count(&result);
             // Who hung up does not hear it. The job is there all the same.
@@ -105,7 +108,7 @@ impl Runner {
             };
             if unknown {
                 tracing::error!(%error, units = units.len(), "whether a group is stored stays unknown");
-                return Err(Failure::Unavailable(Outcome::Unknown));
+                return Err(Failure::Unavailable(Outcome::Unknown, error.to_string().into()));
             }
             let reason = match error.class() {
                 Class::Again if attempt < ATTEMPTS => "overtaken",
@@ -119,17 +122,17 @@ impl Runner {
                 }
                 Class::Unavailable => {
                     tracing::error!(%error, units = units.len(), "the database is unavailable: nothing is stored");
-                    return Err(Failure::Unavailable(Outcome::None));
+                    return Err(Failure::Unavailable(Outcome::None, error.to_string().into()));
                 }
                 Class::Again | Class::LockTableFull | Class::Refused => {
                     tracing::error!(%error, units = units.len(), attempt, "the database refused a group: nothing is stored");
-                    return Err(Failure::Internal);
+                    return Err(Failure::Internal(error.to_string().into()));
                 }
             };
             counter!("solejob_dispatch_retries_total", "reason" => reason).increment(1);
             tracing::debug!(%error, attempt, "a group is decided anew");
         }
-        Err(Failure::Internal)
+        Err(no_result())
     }
 
     /// Whether a transaction whose commit got no answer is stored, asked until the deadline.
@@ -177,6 +180,8 @@ impl Runner {
         let began = Instant::now();
         match locked.commit().await {
             Ok(committed) => {
+                // Other servers hear of it after the commit, and never through it.
+                self.wakeups.tell(queues(&writes));
                 histogram!("solejob_dispatch_commit_seconds").record(began.elapsed().as_secs_f64());
                 Ok((outcomes, committed))
             }
@@ -197,6 +202,11 @@ impl Runner {
             .await
             .ok()
     }
+}
+
+/// Every unit has one result: this is a fault of the code.
+fn no_result() -> Failure {
+    Failure::Internal("a unit of the group has no result".into())
 }
 
 /// Every key that the units ask for, once.
@@ -261,6 +271,12 @@ fn writes<'a>(units: &'a [PreparedUnit], changes: Vec<Change<'a>>) -> Writes<'a>
     writes
 }
 
+/// The queues in which jobs are new.
+fn queues(writes: &Writes<'_>) -> BTreeSet<News> {
+    let news = |creation: &Creation<'_>| News::Queue(creation.app, creation.job.queue.clone());
+    writes.creations.iter().map(news).collect()
+}
+
 /// `solejob_dispatches_total`: every dispatch by what became of it.
 fn count(result: &Result<UnitOutcome, Failure>) {
     let add = |outcome: &'static str| counter!("solejob_dispatches_total", "outcome" => outcome).increment(1);
@@ -280,9 +296,9 @@ fn count(result: &Result<UnitOutcome, Failure>) {
         }
         Ok(UnitOutcome::Refused { refusal, .. }) => add(refused(refusal)),
         Err(Failure::Overloaded | Failure::ShuttingDown) => add("turned_away"),
-        Err(Failure::Unavailable(Outcome::None)) => add("unavailable"),
-        Err(Failure::Unavailable(Outcome::Unknown)) => add("unknown"),
-        Err(Failure::Internal) => add("internal"),
+        Err(Failure::Unavailable(Outcome::None, _)) => add("unavailable"),
+        Err(Failure::Unavailable(Outcome::Unknown, _)) => add("unknown"),
+        Err(Failure::Internal(_)) => add("internal"),
     }
 }
 

@@ -257,7 +257,8 @@ fn run_at_of(text: &str, now: Instant) -> Result<Instant, Invalid> {
     }))
 }
 
-fn duration_of(pointer: &str, text: &str, least: Millis, most: Millis) -> Result<Millis, Invalid> {
+/// A duration between two bounds.
+pub fn duration_of(pointer: &str, text: &str, least: Millis, most: Millis) -> Result<Millis, Invalid> {
     let invalid = |detail: String| Invalid::new(InvalidKind::Duration, pointer, detail);
     let duration = duration::parse(text).map_err(|error| invalid(error.to_string()))?;
     if (least..=most).contains(&duration) {

@@ -62,6 +62,8 @@ impl Tokens {
 /// A right that a token can have.
 pub trait Right: Send + Sync {
     const NAME: &'static str;
+    /// Another right that will do, with what that allows.
+    const OR: &'static str = Self::NAME;
 }
 
 #[derive(Debug)]
@@ -70,6 +72,11 @@ pub struct Dispatch;
 pub struct Read;
 #[derive(Debug)]
 pub struct Admin;
+#[derive(Debug)]
+pub struct Work;
+/// To read a job: the right `read`, or `work` for a job that was leased with the same token.
+#[derive(Debug)]
+pub struct ReadOne;
 /// Any token will do.
 #[derive(Debug)]
 pub struct Any;
@@ -79,6 +86,13 @@ impl Right for Dispatch {
 }
 impl Right for Read {
     const NAME: &'static str = "read";
+}
+impl Right for Work {
+    const NAME: &'static str = "work";
+}
+impl Right for ReadOne {
+    const NAME: &'static str = "read";
+    const OR: &'static str = "work";
 }
 impl Right for Admin {
     const NAME: &'static str = "admin";
@@ -91,6 +105,12 @@ impl Right for Any {
 #[derive(Debug)]
 pub struct By<R> {
     pub app: AppId,
+    /// `None`: nobody has one here.
+    pub token_id: Option<String>,
+    /// Whether the token has the right itself, and not only the other that will do.
+    pub fully: bool,
+    /// Whether the token may read jobs.
+    pub reads: bool,
     right: PhantomData<R>,
 }
 
@@ -98,21 +118,30 @@ impl<R: Right> FromRequestParts<App> for By<R> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
-        let app = match &app.access {
-            Access::Open(app) => *app,
+        match &app.access {
+            Access::Open(app) => Ok(By {
+                app: *app,
+                token_id: None,
+                fully: true,
+                reads: true,
+                right: PhantomData,
+            }),
             Access::Tokens(tokens) => {
                 let caller = caller(parts, tokens).await?;
-                if !allows(&caller.rights, R::NAME) {
+                let fully = allows(&caller.rights, R::NAME);
+                if !fully && !allows(&caller.rights, R::OR) {
                     let detail = format!("this needs a token with the right \"{}\" (or \"admin\")", R::NAME);
                     return Err(Problem::new(Code::Forbidden, detail));
                 }
-                caller.app
+                Ok(By {
+                    app: caller.app,
+                    token_id: Some(caller.token_id.clone()),
+                    fully,
+                    reads: allows(&caller.rights, Read::NAME),
+                    right: PhantomData,
+                })
             }
-        };
-        Ok(By {
-            app,
-            right: PhantomData,
-        })
+        }
     }
 }
 

@@ -14,6 +14,7 @@ use crate::dispatch::PreparedUnit;
 use crate::dispatch::prepare::{self, Prepared};
 use crate::http::auth::{By, Dispatch};
 use crate::http::dispatch::refuse_idempotency_key;
+use crate::http::examples;
 use crate::http::extract::{self, BATCH, Checked};
 use crate::http::problem::{Code, ItemError, Problem, ProblemBody, answers};
 use crate::http::wire::{DispatchBody, Disposition, ReceiptBody};
@@ -73,11 +74,14 @@ pub struct ItemResult {
     request_body(content = BatchBody, example = json!({
         "jobs": [
             {"name": "place-order", "payload": {"order": 42}, "uniqueness": {"active_key": "order:42"}},
-            {"name": "place-order", "payload": {"order": 43}, "uniqueness": {"active_key": "order:43"}}
+            {"name": "place-order", "payload": {"order": 42}, "uniqueness": {"active_key": "order:42"}}
         ],
         "continue_on_conflict": false
     })),
-    responses((status = 200, description = "One result for each item", body = BatchReceiptBody), BatchProblems)
+    responses(
+        (status = 200, description = "One result for each item", body = BatchReceiptBody, example = json!(examples::batch())),
+        BatchProblems,
+    )
 )]
 pub(super) async fn batch(
     State(app): State<App>,

@@ -1,5 +1,7 @@
 //! `POST /v1/jobs` and `POST /v1/jobs/preview`: one dispatch.
 
+use std::time::Duration;
+
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -9,17 +11,23 @@ use utoipa::ToSchema;
 use crate::dispatch::prepare::{self, Prepared};
 use crate::dispatch::{PreparedUnit, preview as preview_unit};
 use crate::http::auth::{By, Dispatch};
+use crate::http::examples;
 use crate::http::extract::{SINGLE, Wire};
+use crate::http::prefer::PreferWait;
 use crate::http::problem::{self, Code, Problem, answers};
-use crate::http::wire::{DispatchBody, Disposition, ReceiptBody, RetryView};
+use crate::http::wire::{DispatchBody, Disposition, JobBody, ReceiptBody, RetryView};
 use crate::http::{App, JsonBody};
-use crate::job::AppId;
+use crate::job::{AppId, JobId};
 use crate::uniqueness::holders::UnitOutcome;
 use crate::uniqueness::receipt::Receipt;
 
 answers!(DispatchProblems: InvalidJson, InvalidRequest, InvalidKey, InvalidWindow, InvalidDuration, InvalidPayload,
     Unauthorized, Forbidden, UniquenessConflict, UniquenessCompositionConflict, PayloadTooLarge, UnsupportedMediaType,
     IdempotencyScopeInvalid, Internal, Overloaded, StoreUnavailable, ShuttingDown);
+// It waits in no queue.
+answers!(PreviewProblems: InvalidJson, InvalidRequest, InvalidKey, InvalidWindow, InvalidDuration, InvalidPayload,
+    Unauthorized, Forbidden, UniquenessConflict, UniquenessCompositionConflict, PayloadTooLarge, UnsupportedMediaType,
+    IdempotencyScopeInvalid, Internal, StoreUnavailable);
 
 /// Dispatch a job
 ///
@@ -31,28 +39,55 @@ answers!(DispatchProblems: InvalidJson, InvalidRequest, InvalidKey, InvalidWindo
         "uniqueness": {"active_key": "order:42", "window_key": "req-1", "window": "24h"}
     })),
     responses(
-        (status = 201, description = "The job was created", body = ReceiptBody,
-            headers(("Location" = String, description = "The job: `/v1/jobs/ID`"))),
-        (status = 200, description = "A job that was there is reused", body = ReceiptBody,
-            headers(("Location" = String, description = "The job: `/v1/jobs/ID`"))),
+        (status = 201, description = "The job was created", body = DispatchedBody,
+            headers(("Location" = String, description = "The job: `/v1/jobs/ID`")), example = json!(examples::created())),
+        (status = 200, description = "A job that was there is reused", body = DispatchedBody,
+            headers(("Location" = String, description = "The job: `/v1/jobs/ID`")), example = json!(examples::reused())),
         DispatchProblems,
     )
 )]
 pub(super) async fn dispatch(
     State(app): State<App>,
     by: By<Dispatch>,
+    prefer: PreferWait,
     headers: HeaderMap,
     Wire(body): Wire<DispatchBody, SINGLE>,
 ) -> Result<Response, Problem> {
     let unit = single(&app, by.app, &headers, body).await?;
     let receipt = only(app.dispatcher.dispatch(unit).await?)?;
     let location = format!("/v1/jobs/{}", receipt.job_id);
-    let body = ReceiptBody::from(receipt);
-    let status = match body.disposition() {
+    let job = match prefer {
+        PreferWait(Some(wait)) if by.reads => waited(&app, by.app, receipt.job_id, wait).await?,
+        _ => None,
+    };
+    let body = DispatchedBody {
+        receipt: receipt.into(),
+        job,
+    };
+    let status = match body.receipt.disposition() {
         Disposition::Created => StatusCode::CREATED,
         Disposition::Reused => StatusCode::OK,
     };
-    Ok((status, [(header::LOCATION, location)], JsonBody(body)).into_response())
+    let waited = body.job.is_some();
+    let response = (status, [(header::LOCATION, location)], JsonBody(body)).into_response();
+    Ok(if waited { prefer.applied(response) } else { response })
+}
+
+/// The job, once it has finished or the wait is over. `None` when it is no longer there.
+async fn waited(app: &App, id: AppId, job: JobId, wait: Duration) -> Result<Option<JobBody>, Problem> {
+    app.finished(id, job, wait).await?;
+    Ok(app.store.job(id, job).await?.map(JobBody::whole).transpose()?)
+}
+
+/// A receipt, with the job if it was waited for.
+#[derive(Serialize, ToSchema, Debug)]
+#[schema(as = Dispatched)]
+pub struct DispatchedBody {
+    #[serde(flatten)]
+    receipt: ReceiptBody,
+    /// With `Prefer: wait=N`: the job as it was when it had finished, or when the wait was over.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    job: Option<JobBody>,
 }
 
 /// What a dispatch would do, and what it means once defaults are filled in.
@@ -103,7 +138,10 @@ impl From<&Prepared> for Resolved {
     request_body(content = DispatchBody, example = json!({
         "name": "place-order", "uniqueness": {"active_key": "order:42"}
     })),
-    responses((status = 200, description = "The receipt it would get", body = PreviewBody), DispatchProblems)
+    responses(
+        (status = 200, description = "The receipt it would get", body = PreviewBody, example = json!(examples::preview())),
+        PreviewProblems,
+    )
 )]
 pub(super) async fn preview(
     State(app): State<App>,

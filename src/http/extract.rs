@@ -10,8 +10,9 @@ use percent_encoding::percent_decode_str;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use crate::dispatch::prepare::job_id_of;
+use crate::dispatch::prepare::{is_name, job_id_of};
 use crate::http::App;
+pub use crate::http::problem::job_not_found;
 use crate::http::problem::{Code, Problem};
 use crate::job::JobId;
 use crate::json::{self, FaultKind, MAX_DEPTH};
@@ -238,11 +239,26 @@ impl FromRequestParts<App> for Id {
     }
 }
 
-pub fn job_not_found() -> Problem {
-    Problem::new(
-        Code::JobNotFound,
-        "there is no such job in this application and environment, or not any more",
-    )
+/// A name in a path.
+#[derive(Debug)]
+pub struct PathName(pub String);
+
+impl FromRequestParts<App> for PathName {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
+        let invalid = || {
+            Problem::new(
+                Code::InvalidRequest,
+                "the name in the path is 1 to 128 of A-Z a-z 0-9 . _ : -",
+            )
+        };
+        let params = RawPathParams::from_request_parts(parts, app)
+            .await
+            .map_err(|_| invalid())?;
+        let name = params.iter().map(|(_, text)| text).find(|name| is_name(name));
+        name.map(|name| PathName(name.to_owned())).ok_or_else(invalid)
+    }
 }
 
 /// The members of a query string. Whoever reads them takes each; one that is left is unknown.

@@ -11,14 +11,18 @@ use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
 use crate::dispatch::prepare::{instant_of, is_name};
-use crate::http::auth::{Admin, By, Read};
+use crate::http::auth::{Admin, By, Read, ReadOne};
+use crate::http::examples;
 use crate::http::extract::{Id, Query, SMALL, Wire, invalid_query, job_not_found};
+use crate::http::prefer::PreferWait;
 use crate::http::problem::{Code, Problem, answers};
 use crate::http::wire::JobBody;
 use crate::http::{App, JsonBody};
 use crate::job::{AppId, Instant, JobId};
-use crate::store::{Cancelled, Deleted, ListFilter};
+use crate::life::Call;
+use crate::store::{Again, Deleted, ListFilter};
 use crate::uniqueness::key::KeyText;
+use crate::wakeups::News;
 
 const LIMIT_DEFAULT: u32 = 50;
 const LIMIT_MAX: u32 = 200;
@@ -27,21 +31,34 @@ answers!(GetProblems: Unauthorized, Forbidden, JobNotFound, Internal, StoreUnava
 answers!(ListProblems: InvalidRequest, InvalidKey, InvalidCursor, Unauthorized, Forbidden, Internal, StoreUnavailable);
 answers!(CancelProblems: InvalidJson, InvalidRequest, InvalidPayload, Unauthorized, Forbidden, JobNotFound, JobFinished,
     PayloadTooLarge, UnsupportedMediaType, Internal, StoreUnavailable);
+answers!(RetryProblems: InvalidJson, InvalidRequest, InvalidPayload, Unauthorized, Forbidden, JobNotFound,
+    ActiveKeyHeld, JobNotFinished, PayloadTooLarge, UnsupportedMediaType, Internal, StoreUnavailable);
 answers!(DeleteProblems: Unauthorized, Forbidden, JobNotFound, JobNotFinished, Internal, StoreUnavailable);
 
 /// Get a job
 #[utoipa::path(
     get, path = "/v1/jobs/{job_id}", operation_id = "getJob", tag = "jobs",
     params(("job_id" = Uuid, Path, description = "The job's id")),
-    responses((status = 200, description = "The job", body = JobBody), GetProblems)
+    responses((status = 200, description = "The job", body = JobBody, example = json!(examples::job())), GetProblems)
 )]
-pub(super) async fn get(State(app): State<App>, by: By<Read>, Id(id): Id) -> Result<Response, Problem> {
-    job(&app, by.app, id).await
+pub(super) async fn get(
+    State(app): State<App>,
+    by: By<ReadOne>,
+    prefer: PreferWait,
+    Id(id): Id,
+) -> Result<Response, Problem> {
+    if !by.fully && !app.store.leased_by(by.app, id, by.token_id.as_deref()).await? {
+        return Err(job_not_found());
+    }
+    if let PreferWait(Some(wait)) = prefer {
+        app.finished(by.app, id, wait).await?;
+    }
+    Ok(prefer.applied(job(&app, by.app, id).await?))
 }
 
 async fn job(app: &App, id: AppId, job: JobId) -> Result<Response, Problem> {
-    let (job, window_keys) = app.store.job(id, job).await?.ok_or_else(job_not_found)?;
-    Ok(JsonBody(JobBody::new(job, Some(window_keys))?).into_response())
+    let full = app.store.job(id, job).await?.ok_or_else(job_not_found)?;
+    Ok(JsonBody(JobBody::whole(full)?).into_response())
 }
 
 /// Which jobs to show: those that pass every filter given.
@@ -87,7 +104,7 @@ pub struct JobListBody {
     get, path = "/v1/jobs", operation_id = "listJobs", tag = "jobs", params(ListParams),
     responses(
         (status = 200, description = "A page of jobs", body = JobListBody,
-            headers(("Link" = String, description = "The next page, with rel=\"next\", if there is one"))),
+            headers(("Link" = String, description = "The next page, with rel=\"next\", if there is one")), example = json!(examples::list())),
         ListProblems,
     )
 )]
@@ -108,10 +125,7 @@ pub(super) async fn list(State(app): State<App>, by: By<Read>, mut query: Query)
     let link = next
         .as_ref()
         .map(|cursor| format!("<{}>; rel=\"next\"", next_page(&filter, limit, cursor)));
-    let jobs = jobs
-        .into_iter()
-        .map(|job| JobBody::new(job, None))
-        .collect::<Result<_, _>>()?;
+    let jobs = jobs.into_iter().map(JobBody::listed).collect::<Result<_, _>>()?;
     let body = JsonBody(JobListBody {
         jobs,
         next_cursor: next,
@@ -264,7 +278,10 @@ pub struct CancelBody {
     post, path = "/v1/jobs/{job_id}/cancel", operation_id = "cancelJob", tag = "jobs",
     params(("job_id" = Uuid, Path, description = "The job's id")),
     request_body(content = Option<CancelBody>, example = json!({"force": false})),
-    responses((status = 200, description = "The job as it is now", body = JobBody), CancelProblems)
+    responses(
+        (status = 200, description = "The job as it is now", body = JobBody, example = json!(examples::cancelled())),
+        CancelProblems,
+    )
 )]
 pub(super) async fn cancel(
     State(app): State<App>,
@@ -272,14 +289,55 @@ pub(super) async fn cancel(
     Id(id): Id,
     Wire(CancelBody { force }): Wire<CancelBody, SMALL>,
 ) -> Result<Response, Problem> {
+    app.calls
+        .call(
+            by.app,
+            id,
+            Call::Cancel {
+                force: force.unwrap_or(false),
+            },
+        )
+        .await?;
+    job(&app, by.app, id).await
+}
+
+/// Nothing is asked.
+#[derive(Deserialize, ToSchema, Debug)]
+#[serde(deny_unknown_fields)]
+#[schema(as = Retry)]
+pub struct RunAgainBody {}
+
+/// Run a finished job again
+///
+/// With its id and history, and as many attempts more as its retry settings give. It claims its active key again;
+/// window keys that its end released stay released.
+#[utoipa::path(
+    post, path = "/v1/jobs/{job_id}/retry", operation_id = "retryJob", tag = "jobs",
+    params(("job_id" = Uuid, Path, description = "The job's id")),
+    request_body(content = Option<RunAgainBody>, example = json!({})),
+    responses((status = 200, description = "The job as it is now", body = JobBody), RetryProblems)
+)]
+pub(super) async fn retry(
+    State(app): State<App>,
+    by: By<Admin>,
+    Id(id): Id,
+    Wire(RunAgainBody {}): Wire<RunAgainBody, SMALL>,
+) -> Result<Response, Problem> {
     let store = app.store.clone();
-    let cancelled = app.undisturbed(async move { store.cancel(by.app, id, force.unwrap_or(false)).await });
-    match cancelled.await? {
-        Cancelled::Done => job(&app, by.app, id).await,
-        Cancelled::NotFound => Err(job_not_found()),
-        Cancelled::Finished(state) => {
-            let detail = format!("the job has {} and can no longer be cancelled", state.as_str());
-            Err(Problem::new(Code::JobFinished, detail))
+    let again = app.undisturbed(async move { store.run_again(by.app, id, rand::random()).await });
+    match again.await? {
+        Again::Done { queue } => {
+            app.wakeups.tell([News::Queue(by.app, queue)]);
+            job(&app, by.app, id).await
+        }
+        Again::NotFound => Err(job_not_found()),
+        Again::Live(state) => {
+            let detail = format!("the job is {}: only a finished job can run again", state.as_str());
+            Err(Problem::new(Code::JobNotFinished, detail))
+        }
+        Again::ActiveKeyHeld => {
+            let detail = "another live job has this job's active key: wait for it to end, or cancel it, and retry then";
+            Err(Problem::new(Code::ActiveKeyHeld, detail))
         }
     }
 }
@@ -298,7 +356,10 @@ pub struct DeletedBody {
 #[utoipa::path(
     delete, path = "/v1/jobs/{job_id}", operation_id = "deleteJob", tag = "jobs",
     params(("job_id" = Uuid, Path, description = "The job's id")),
-    responses((status = 200, description = "The job is deleted", body = DeletedBody), DeleteProblems)
+    responses(
+        (status = 200, description = "The job is deleted", body = DeletedBody, example = json!(examples::deleted())),
+        DeleteProblems,
+    )
 )]
 pub(super) async fn delete(State(app): State<App>, by: By<Admin>, Id(id): Id) -> Result<Response, Problem> {
     let store = app.store.clone();

@@ -9,6 +9,7 @@ use uuid::Uuid;
 
 use crate::dispatch::prepare::{is_name, job_id_of};
 use crate::http::auth::{Admin, By, Read};
+use crate::http::examples;
 use crate::http::extract::{Query, SMALL, Wire, invalid_query};
 use crate::http::problem::{Code, Problem, answers};
 use crate::http::{App, JsonBody};
@@ -56,10 +57,10 @@ pub struct KeyHolderBody {
 /// Say who holds a key
 #[utoipa::path(
     get, path = "/v1/keys", operation_id = "getKey", tag = "keys", params(KeyParams),
-    responses((status = 200, description = "Who holds it, if anybody", body = KeyHolderBody, example = json!({
-        "held": true, "job_id": "0193a5c4-9f3e-7c11-8000-4a1f6c7d2e90", "state": "pending",
-        "since": "2027-01-01T09:00:00Z", "expires_at": "2027-01-02T09:00:00Z", "scope": "global"
-    })), HolderProblems)
+    responses(
+        (status = 200, description = "Who holds it, if anybody", body = KeyHolderBody, example = json!(examples::holder())),
+        HolderProblems,
+    )
 )]
 pub(super) async fn holder(State(app): State<App>, by: By<Read>, mut query: Query) -> Result<Response, Problem> {
     let name = query
@@ -127,7 +128,11 @@ pub struct ReleaseBody {
 #[utoipa::path(
     post, path = "/v1/keys/reset", operation_id = "resetKey", tag = "keys",
     request_body(content = ResetBody, example = json!({"name": "place-order", "window_key": "req-1"})),
-    responses((status = 200, description = "Whether it was held, and by which job", body = ReleaseBody), ResetProblems)
+    responses(
+        (status = 200, description = "Whether it was held, and by which job", body = ReleaseBody,
+            example = json!(examples::released())),
+        ResetProblems,
+    )
 )]
 pub(super) async fn reset(
     State(app): State<App>,

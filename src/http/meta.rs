@@ -11,7 +11,7 @@ use crate::http::auth::{Any, By};
 use crate::http::problem::{Code, Problem, answers};
 use crate::http::{App, JsonBody};
 
-answers!(ReadyProblems: StoreUnavailable, ShuttingDown, Internal);
+answers!(ReadyProblems: StoreUnavailable, ShuttingDown);
 answers!(PageProblems: NotFound);
 answers!(MetricsProblems: Unauthorized, StoreUnavailable);
 

@@ -6,17 +6,23 @@
 pub mod auth;
 mod batch;
 mod dispatch;
+mod examples;
 mod extract;
 mod jobs;
 mod keys;
 mod meta;
 mod observe;
 pub mod openapi;
+mod prefer;
 pub mod problem;
+mod queues;
+mod scopes;
 mod wire;
+mod worker;
 
 use std::any::Any;
 use std::future::Future;
+use std::time::Duration;
 
 use axum::Router;
 use axum::http::{HeaderValue, header};
@@ -31,7 +37,10 @@ use utoipa_axum::routes;
 use utoipa_swagger_ui::{Config, SwaggerUi};
 
 use crate::dispatch::Dispatcher;
+use crate::job::{AppId, JobId};
 use crate::store::{self, Store};
+use crate::wakeups::Wakeups;
+use crate::work::{Calls, Reserver, Waits};
 
 /// How much a request may bring.
 #[derive(Clone, Debug)]
@@ -56,6 +65,10 @@ impl Default for Limits {
 pub struct App {
     pub store: Store,
     pub dispatcher: Dispatcher,
+    pub calls: Calls,
+    pub reserver: Reserver,
+    pub waits: Waits,
+    pub wakeups: Wakeups,
     pub access: auth::Access,
     pub limits: Limits,
     pub metrics: PrometheusHandle,
@@ -66,6 +79,15 @@ pub struct App {
 }
 
 impl App {
+    /// Waits for a job to finish, while the server does not stop.
+    async fn finished(&self, app: AppId, job: JobId, wait: Duration) -> Result<(), problem::Problem> {
+        tokio::select! {
+            finished = self.waits.finished(app, job, wait) => finished.map(drop)?,
+            () = self.stopping.cancelled() => {}
+        }
+        Ok(())
+    }
+
     /// Runs a transaction to its end, whatever becomes of the client: axum drops the handler of one that hung
     /// up, and a transaction must not be left half way.
     async fn undisturbed<T: Send + 'static>(
@@ -87,6 +109,19 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(dispatch::preview))
         .routes(routes!(jobs::get, jobs::delete))
         .routes(routes!(jobs::cancel))
+        .routes(routes!(jobs::retry))
+        .routes(routes!(worker::reserve))
+        .routes(routes!(worker::finish))
+        .routes(routes!(worker::start))
+        .routes(routes!(worker::heartbeat))
+        .routes(routes!(worker::succeed))
+        .routes(routes!(worker::fail))
+        .routes(routes!(worker::release))
+        .routes(routes!(queues::list))
+        .routes(routes!(queues::pause))
+        .routes(routes!(queues::resume))
+        .routes(routes!(scopes::list))
+        .routes(routes!(scopes::get, scopes::put, scopes::delete))
         .routes(routes!(keys::holder))
         .routes(routes!(keys::reset))
         .routes(routes!(meta::healthz))
@@ -99,7 +134,8 @@ fn routes() -> OpenApiRouter<App> {
 /// The server's router.
 pub fn router(app: App) -> Router {
     let (router, _) = routes().split_for_parts();
-    let docs = SwaggerUi::new("/docs").config(Config::from("/openapi.json"));
+    // Without the validator: it would have browsers tell another host about this server.
+    let docs = SwaggerUi::new("/docs").config(Config::from("/openapi.json").validator_url("none"));
     router
         .merge(docs)
         .fallback(meta::fallback)

@@ -18,6 +18,9 @@ use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
         (name = "dispatch", description = "Asking for jobs"),
         (name = "jobs", description = "Jobs that are there"),
         (name = "keys", description = "Keys that make jobs unique"),
+        (name = "workers", description = "Running jobs"),
+        (name = "queues", description = "Queues of jobs"),
+        (name = "resource scopes", description = "How many jobs may touch one thing at once"),
         (name = "server", description = "The server itself"),
     )
 )]

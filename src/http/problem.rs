@@ -12,8 +12,9 @@ use uuid::Uuid;
 
 use crate::dispatch::prepare::{Invalid, InvalidKind};
 use crate::dispatch::{Failure, Outcome};
-use crate::store;
+use crate::life::Refused;
 use crate::uniqueness::receipt::{JobRef, Refusal};
+use crate::{store, work};
 
 macro_rules! problems {
     ($($code:ident = $text:literal, $status:literal, $title:literal;)*) => {
@@ -55,12 +56,15 @@ problems! {
     Unauthorized = "unauthorized", 401, "No valid token";
     Forbidden = "forbidden", 403, "The token lacks the right";
     JobNotFound = "job_not_found", 404, "No such job";
+    ResourceScopeNotFound = "resource_scope_not_found", 404, "No such resource scope";
     NotFound = "not_found", 404, "No such path";
     MethodNotAllowed = "method_not_allowed", 405, "The path does not take this method";
     UniquenessConflict = "uniqueness_conflict", 409, "The window key belongs to a different request";
     UniquenessCompositionConflict = "uniqueness_composition_conflict", 409, "The two keys belong to two different jobs";
+    ActiveKeyHeld = "active_key_held", 409, "Another live job has the active key";
     JobNotFinished = "job_not_finished", 409, "The job is not finished";
     JobFinished = "job_finished", 409, "The job is already finished";
+    LeaseLost = "lease_lost", 409, "The lease is not the job's any more";
     PayloadTooLarge = "payload_too_large", 413, "The payload or body is too large";
     BatchTooLarge = "batch_too_large", 413, "The batch is too large";
     UnsupportedMediaType = "unsupported_media_type", 415, "The body is not declared as JSON";
@@ -203,6 +207,16 @@ impl Problem {
         self
     }
 
+    /// With its pointer below that of a part of the request.
+    pub fn below(mut self, pointer: &str) -> Problem {
+        self.body.pointer = self
+            .body
+            .pointer
+            .map(|at| format!("{pointer}{at}"))
+            .or_else(|| Some(pointer.into()));
+        self
+    }
+
     pub fn with_index(mut self, index: usize) -> Problem {
         self.body.index = Some(index);
         self
@@ -302,20 +316,48 @@ impl From<Failure> for Problem {
                 Code::ShuttingDown,
                 "this server is shutting down: nothing was done; try again, it may be another one",
             ),
-            Failure::Unavailable(Outcome::None) => Problem::new(
+            Failure::Unavailable(Outcome::None, cause) => Problem::new(
                 Code::StoreUnavailable,
                 "the database could not be reached: nothing was done; try again after the time in Retry-After",
-            ),
-            Failure::Unavailable(Outcome::Unknown) => {
+            )
+            .because(&*cause),
+            Failure::Unavailable(Outcome::Unknown, cause) => {
                 let mut problem = Problem::new(
                     Code::StoreUnavailable,
                     "the database went away while the dispatch was being stored: it may be there; send the same request \
                      again if it has a window key, else look for the job first",
                 );
                 problem.body.outcome = Some("unknown");
+                problem.because(&*cause)
+            }
+            Failure::Internal(cause) => internal().because(&*cause),
+        }
+    }
+}
+
+impl From<work::Failure> for Problem {
+    fn from(failure: work::Failure) -> Problem {
+        match failure {
+            work::Failure::NotFound => job_not_found(),
+            work::Failure::Refused(Refused::LeaseLost) => lease_lost(),
+            work::Failure::Refused(Refused::Finished(state)) => {
+                let detail = format!("the job has {} and can no longer be cancelled", state.as_str());
+                Problem::new(Code::JobFinished, detail)
+            }
+            work::Failure::Overloaded => Problem::new(
+                Code::Overloaded,
+                "more calls wait than this server takes: nothing was done; try again after the time in Retry-After",
+            ),
+            work::Failure::ShuttingDown => Failure::ShuttingDown.into(),
+            work::Failure::Unavailable => {
+                let mut problem = Problem::new(
+                    Code::StoreUnavailable,
+                    "the database went away: whether this was done is unknown; send it again, with the same token",
+                );
+                problem.body.outcome = Some("unknown");
                 problem
             }
-            Failure::Internal => internal(),
+            work::Failure::Internal => internal(),
         }
     }
 }
@@ -331,6 +373,20 @@ impl From<store::Error> for Problem {
         };
         problem.because(error.to_string())
     }
+}
+
+pub fn job_not_found() -> Problem {
+    Problem::new(
+        Code::JobNotFound,
+        "there is no such job in this application and environment, or not any more",
+    )
+}
+
+pub fn lease_lost() -> Problem {
+    Problem::new(
+        Code::LeaseLost,
+        "this token is not the job's current one, or its lease is over: nothing was changed; stop working on the job",
+    )
 }
 
 /// A fault of ours.
@@ -438,7 +494,7 @@ mod tests {
 
     #[test]
     fn an_unknown_outcome_is_said() {
-        let body = Problem::from(Failure::Unavailable(Outcome::Unknown)).into_body();
+        let body = Problem::from(Failure::Unavailable(Outcome::Unknown, "cut".into())).into_body();
         assert_eq!(body.outcome, Some("unknown"));
         assert_eq!(Problem::from(Failure::Overloaded).into_body().outcome, Some("none"));
     }

@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use crate::dispatch::prepare::{Request, RetryRequest};
 use crate::job::{Policy, Retry, State};
-use crate::store::{Error, JobView, JobWindowKey};
+use crate::store::{AttemptView, Error, FullJob, JobView, JobWindowKey};
 use crate::uniqueness::decide::Match;
 use crate::uniqueness::receipt::{Receipt, WindowReceipt};
 
@@ -460,13 +460,12 @@ pub struct JobBody {
     cancel_requested: bool,
     /// What has been tried, oldest first. Not in a list.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Vec<Object>>)]
-    attempts: Option<Vec<Box<RawValue>>>,
+    attempts: Option<Vec<AttemptBody>>,
     /// What the worker gave, to the letter; null until the job has succeeded.
     #[schema(value_type = serde_json::Value)]
     result: Option<Box<RawValue>>,
     /// The last attempt's error; null unless it failed.
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = Option<crate::http::worker::ErrorBody>)]
     error: Option<Box<RawValue>>,
 }
 
@@ -480,19 +479,58 @@ pub struct WindowKeyBody {
     expires_at: DateTime<Utc>,
 }
 
+/// What was tried.
+#[derive(Serialize, ToSchema, Debug)]
+#[schema(as = Attempt)]
+pub struct AttemptBody {
+    attempt: i32,
+    #[schema(example = "host-1")]
+    worker: Option<String>,
+    reserved_at: DateTime<Utc>,
+    started_at: Option<DateTime<Utc>>,
+    finished_at: Option<DateTime<Utc>>,
+    #[schema(value_type = Option<crate::http::worker::ErrorBody>)]
+    error: Option<Box<RawValue>>,
+}
+
 impl JobBody {
-    /// `window_keys` is left out of a list.
-    pub fn new(job: JobView, window_keys: Option<Vec<JobWindowKey>>) -> Result<JobBody, Error> {
-        let raw = |column, text: String| {
-            let inconsistent = |error: serde_json::Error| Error::Inconsistent {
-                table: "jobs",
-                column,
-                problem: format!("is no JSON: {error}"),
-            };
-            RawValue::from_string(text).map_err(inconsistent)
+    /// A job with everything about it.
+    pub fn whole(full: FullJob) -> Result<JobBody, Error> {
+        let FullJob {
+            job,
+            window_keys,
+            attempts,
+            lease: _,
+        } = full;
+        let mut body = JobBody::listed(job)?;
+        let key = |JobWindowKey { key, scope, expires_at }| WindowKeyBody { key, scope, expires_at };
+        body.window_keys = Some(window_keys.into_iter().map(key).collect());
+        let attempt = |view: AttemptView| {
+            let AttemptView {
+                attempt,
+                worker,
+                reserved_at,
+                started_at,
+                finished_at,
+                error,
+            } = view;
+            let error = error.map(|text| raw("attempt_error", text)).transpose()?;
+            Ok(AttemptBody {
+                attempt,
+                worker,
+                reserved_at,
+                started_at,
+                finished_at,
+                error,
+            })
         };
+        body.attempts = Some(attempts.into_iter().map(attempt).collect::<Result<_, Error>>()?);
+        Ok(body)
+    }
+
+    /// A job as a list shows it.
+    pub fn listed(job: JobView) -> Result<JobBody, Error> {
         let Policy { retry, timeout } = job.policy;
-        let whole = window_keys.is_some();
         Ok(JobBody {
             job_id: job.id.0,
             name: job.name,
@@ -503,10 +541,7 @@ impl JobBody {
             metadata: raw("metadata", job.metadata.unwrap_or_else(|| "{}".into()))?,
             resource_keys: job.resource_keys,
             active_key: job.active_key,
-            window_keys: window_keys.map(|keys| {
-                let body = |JobWindowKey { key, scope, expires_at }| WindowKeyBody { key, scope, expires_at };
-                keys.into_iter().map(body).collect()
-            }),
+            window_keys: None,
             parent: job.parent.map(|parent| ParentBody {
                 job_id: parent.job_id.to_string(),
                 attempt: parent.attempt.map(i64::from),
@@ -521,10 +556,19 @@ impl JobBody {
             timeout: timeout.map(|timeout| timeout.to_string()),
             retention: job.retention.to_string(),
             cancel_requested: job.cancel_requested,
-            // No route gives a job to a worker yet, so none has been tried.
-            attempts: whole.then(Vec::new),
-            result: None,
-            error: None,
+            attempts: None,
+            result: job.result.map(|text| raw("result", text)).transpose()?,
+            error: job.error.map(|text| raw("error", text)).transpose()?,
         })
     }
+}
+
+/// JSON text as it is stored.
+fn raw(column: &'static str, text: String) -> Result<Box<RawValue>, Error> {
+    let inconsistent = |error: serde_json::Error| Error::Inconsistent {
+        table: "jobs",
+        column,
+        problem: format!("is no JSON: {error}"),
+    };
+    RawValue::from_string(text).map_err(inconsistent)
 }

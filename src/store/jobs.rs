@@ -1,11 +1,14 @@
-//! Jobs one by one: read, listed, cancelled, deleted.
+//! Jobs one by one: read, listed, deleted.
+
+use std::collections::HashMap;
 
 use sqlx::{PgConnection, Row};
 use uuid::Uuid;
 
 use crate::duration::Millis;
-use crate::job::{AppId, FinalState, FinalStates, Instant, JobId, Parent, Policy, State};
-use crate::store::rows::{JobRow, LockedJobRow, millis};
+use crate::job::{AppId, Instant, JobId, Parent, Policy, State};
+use crate::store::lives::Counts;
+use crate::store::rows::{FullJobRow, JobRow, millis, state};
 use crate::store::{Error, Store, statements};
 
 /// A job as its readers see it.
@@ -31,7 +34,10 @@ pub struct JobView {
     pub run_at: Instant,
     pub started_at: Option<Instant>,
     pub finished_at: Option<Instant>,
-    window_digest: Option<Uuid>,
+    /// JSON text, as the worker gave it.
+    pub result: Option<String>,
+    /// JSON text.
+    pub error: Option<String>,
 }
 
 /// A window key that still leads to a job.
@@ -40,6 +46,29 @@ pub struct JobWindowKey {
     pub key: String,
     pub scope: String,
     pub expires_at: Instant,
+}
+
+/// An attempt as its readers see it.
+#[derive(Clone, PartialEq, Debug)]
+pub struct AttemptView {
+    pub attempt: i32,
+    pub worker: Option<String>,
+    pub reserved_at: Instant,
+    pub started_at: Option<Instant>,
+    pub finished_at: Option<Instant>,
+    /// JSON text.
+    pub error: Option<String>,
+}
+
+/// A job with everything about it.
+#[derive(Clone, PartialEq, Debug)]
+pub struct FullJob {
+    pub job: JobView,
+    pub window_keys: Vec<JobWindowKey>,
+    /// Oldest first.
+    pub attempts: Vec<AttemptView>,
+    /// Token and end of its lease: for nobody but the worker that has just got it.
+    pub lease: Option<(Uuid, Instant)>,
 }
 
 /// Which jobs a list shows: those that pass every filter that is given.
@@ -55,16 +84,6 @@ pub struct ListFilter {
     pub dispatched_after: Option<Instant>,
     /// Strictly earlier than this.
     pub dispatched_before: Option<Instant>,
-}
-
-/// What became of a cancel.
-#[derive(Clone, PartialEq, Debug)]
-pub enum Cancelled {
-    /// The job is cancelled, or asked to be.
-    Done,
-    /// It has succeeded or failed before.
-    Finished(State),
-    NotFound,
 }
 
 /// What became of a delete.
@@ -90,7 +109,6 @@ impl TryFrom<JobRow> for JobView {
             metadata,
             resource_keys,
             active_key,
-            window_digest,
             parent_job_id,
             parent_attempt,
             policy,
@@ -101,6 +119,8 @@ impl TryFrom<JobRow> for JobView {
             run_at,
             started_at,
             finished_at,
+            result,
+            error,
             ..
         } = row;
         Ok(JobView {
@@ -125,35 +145,117 @@ impl TryFrom<JobRow> for JobView {
             run_at,
             started_at,
             finished_at,
-            window_digest,
+            result,
+            error,
         })
     }
 }
 
-impl Store {
-    pub async fn job(&self, app: AppId, id: JobId) -> Result<Option<(JobView, Vec<JobWindowKey>)>, Error> {
-        let row: Option<JobRow> = sqlx::query_as(statements::JOB)
-            .bind(app.0)
-            .bind(id.0)
-            .fetch_optional(&self.general)
-            .await?;
-        let Some(row) = row else { return Ok(None) };
-        let job = JobView::try_from(row)?;
-        let keys = sqlx::query(statements::JOB_WINDOW_KEYS)
-            .bind(app.0)
-            .bind(id.0)
-            .bind(job.window_digest)
-            .fetch_all(&self.general)
-            .await?;
-        let keys = keys.iter().map(|row| {
-            Ok(JobWindowKey {
-                key: row.try_get("key")?,
-                scope: row.try_get("scope")?,
-                expires_at: row.try_get("expires_at")?,
-            })
+impl FullJobRow {
+    fn full(self) -> Result<FullJob, Error> {
+        let FullJobRow {
+            job,
+            worker,
+            reserved_at,
+            attempt_finished_at,
+            attempt_error,
+            lease_token,
+            lease_expires_at,
+        } = self;
+        let last = reserved_at.map(|reserved_at| AttemptView {
+            attempt: job.attempt,
+            worker,
+            reserved_at,
+            started_at: job.started_at,
+            finished_at: attempt_finished_at,
+            error: attempt_error,
         });
-        let keys = keys.collect::<Result<_, sqlx::Error>>()?;
-        Ok(Some((job, keys)))
+        Ok(FullJob {
+            job: job.try_into()?,
+            window_keys: Vec::new(),
+            attempts: last.into_iter().collect(),
+            lease: lease_token.zip(lease_expires_at),
+        })
+    }
+}
+
+/// Jobs of one application with everything about them, as the connection sees them.
+pub(super) async fn full_jobs(
+    connection: &mut PgConnection,
+    app: AppId,
+    ids: &[JobId],
+) -> Result<HashMap<JobId, FullJob>, Error> {
+    if ids.is_empty() {
+        return Ok(HashMap::new());
+    }
+    let ids: Vec<Uuid> = ids.iter().map(|id| id.0).collect();
+    let rows: Vec<FullJobRow> = sqlx::query_as(statements::FULL_JOBS)
+        .bind(app.0)
+        .bind(&ids)
+        .fetch_all(&mut *connection)
+        .await?;
+    let windows: Vec<Option<Uuid>> = rows.iter().map(|row| row.job.window_digest).collect();
+    let found: Vec<Uuid> = rows.iter().map(|row| row.job.job_id).collect();
+    let retried: Vec<Uuid> = rows
+        .iter()
+        .filter(|row| row.job.attempt > 0)
+        .map(|row| row.job.job_id)
+        .collect();
+    let mut jobs = HashMap::with_capacity(rows.len());
+    for row in rows {
+        let full = row.full()?;
+        jobs.insert(full.job.id, full);
+    }
+    let keys = sqlx::query(statements::WINDOW_KEYS)
+        .bind(app.0)
+        .bind(&found)
+        .bind(windows)
+        .fetch_all(&mut *connection)
+        .await?;
+    for row in keys {
+        let key = JobWindowKey {
+            key: row.try_get("key")?,
+            scope: row.try_get("scope")?,
+            expires_at: row.try_get("expires_at")?,
+        };
+        if let Some(full) = jobs.get_mut(&JobId(row.try_get("job_id")?)) {
+            full.window_keys.push(key);
+        }
+    }
+    if !retried.is_empty() {
+        let past = sqlx::query(statements::PAST_ATTEMPTS)
+            .bind(app.0)
+            .bind(retried)
+            .fetch_all(connection)
+            .await?;
+        for row in past {
+            let attempt = AttemptView {
+                attempt: row.try_get("attempt")?,
+                worker: row.try_get("worker")?,
+                reserved_at: row.try_get("reserved_at")?,
+                started_at: row.try_get("started_at")?,
+                finished_at: row.try_get("finished_at")?,
+                error: row.try_get("error")?,
+            };
+            if let Some(full) = jobs.get_mut(&JobId(row.try_get("job_id")?)) {
+                full.attempts.push(attempt);
+            }
+        }
+        jobs.values_mut()
+            .for_each(|full| full.attempts.sort_by_key(|attempt| attempt.reserved_at));
+    }
+    Ok(jobs)
+}
+
+impl Store {
+    pub async fn job(&self, app: AppId, id: JobId) -> Result<Option<FullJob>, Error> {
+        Ok(self.jobs(app, &[id]).await?.remove(&id))
+    }
+
+    /// Jobs of one application with everything about them; one that is not there is missing.
+    pub async fn jobs(&self, app: AppId, ids: &[JobId]) -> Result<HashMap<JobId, FullJob>, Error> {
+        let mut connection = self.general.acquire().await?;
+        full_jobs(&mut connection, app, ids).await
     }
 
     /// The newest jobs that pass the filter, older than `before`, at most `limit` of them.
@@ -197,7 +299,7 @@ impl Store {
 
     /// Whether the application has such a job.
     pub async fn job_exists(&self, app: AppId, id: JobId) -> Result<bool, Error> {
-        let row = sqlx::query(statements::JOB)
+        let row = sqlx::query(statements::JOB_EXISTS)
             .bind(app.0)
             .bind(id.0)
             .fetch_optional(&self.general)
@@ -205,82 +307,50 @@ impl Store {
         Ok(row.is_some())
     }
 
-    /// Cancels a job that nobody works on, in the transaction that frees its keys; asks the worker of one that
-    /// somebody works on, unless `force` takes it away.
-    pub async fn cancel(&self, app: AppId, id: JobId, force: bool) -> Result<Cancelled, Error> {
-        let mut tx = self.general.begin_with("begin isolation level read committed").await?;
-        let Some(job) = lock_job(&mut tx, app, id).await? else {
-            return Ok(Cancelled::NotFound);
+    /// Whether a job was last leased with this token.
+    pub async fn leased_by(&self, app: AppId, id: JobId, token_id: Option<&str>) -> Result<bool, Error> {
+        let row = sqlx::query(statements::LEASED_BY).bind(app.0).bind(id.0).bind(token_id);
+        Ok(row.fetch_optional(&self.general).await?.is_some())
+    }
+
+    /// Where jobs are in their lives; one that is not there is missing.
+    pub async fn job_states(&self, jobs: &[(AppId, JobId)]) -> Result<HashMap<(AppId, JobId), State>, Error> {
+        let (apps, ids): (Vec<i64>, Vec<Uuid>) = jobs.iter().map(|(app, id)| (app.0, id.0)).unzip();
+        let rows = sqlx::query(statements::JOB_STATES)
+            .bind(apps)
+            .bind(ids)
+            .fetch_all(&self.general)
+            .await?;
+        let entry = |row: &sqlx::postgres::PgRow| {
+            let text: &str = row.try_get("state")?;
+            Ok((
+                (AppId(row.try_get("app_id")?), JobId(row.try_get("job_id")?)),
+                state(text)?,
+            ))
         };
-        match job.state()? {
-            State::Cancelled => {}
-            state @ (State::Succeeded | State::Failed) => return Ok(Cancelled::Finished(state)),
-            State::Reserved | State::Running if !force => {
-                if !job.cancel_requested {
-                    sqlx::query(statements::REQUEST_CANCEL)
-                        .bind(app.0)
-                        .bind(id.0)
-                        .execute(&mut *tx)
-                        .await?;
-                }
-            }
-            State::Pending | State::Retrying | State::Reserved | State::Running => {
-                let cancel = sqlx::query(statements::CANCEL)
-                    .bind(app.0)
-                    .bind(id.0)
-                    .bind(job.locked_at);
-                cancel.execute(&mut *tx).await?;
-                release_keys(&mut tx, app, id, &job, FinalState::Cancelled).await?;
-            }
-        }
-        tx.commit().await?;
-        Ok(Cancelled::Done)
+        rows.iter().map(entry).collect()
     }
 
     /// Forgets a finished job. Its window keys stay, and answer for it.
     pub async fn delete(&self, app: AppId, id: JobId) -> Result<Deleted, Error> {
         let mut tx = self.general.begin_with("begin isolation level read committed").await?;
-        let Some(job) = lock_job(&mut tx, app, id).await? else {
-            return Ok(Deleted::NotFound);
-        };
-        let state = job.state()?;
-        if state.is_live() {
-            return Ok(Deleted::Live(state));
-        }
-        sqlx::query(statements::DELETE_JOB)
+        let deleted = sqlx::query(statements::DELETE_JOB)
             .bind(app.0)
             .bind(id.0)
-            .execute(&mut *tx)
+            .fetch_optional(&mut *tx)
             .await?;
+        let Some(row) = deleted else {
+            drop(tx);
+            let states = self.job_states(&[(app, id)]).await?;
+            return Ok(states
+                .get(&(app, id))
+                .map_or(Deleted::NotFound, |state| Deleted::Live(*state)));
+        };
+        let was: &str = row.try_get("state")?;
+        let mut counts = Counts::default();
+        counts.moved(app, row.try_get("queue")?, Some(state(was)?), None);
+        counts.write(&mut tx).await?;
         tx.commit().await?;
         Ok(Deleted::Done)
     }
-}
-
-/// The row before its keys, in every transaction that touches both.
-async fn lock_job(tx: &mut PgConnection, app: AppId, id: JobId) -> Result<Option<LockedJobRow>, Error> {
-    Ok(sqlx::query_as(statements::LOCK_JOB)
-        .bind(app.0)
-        .bind(id.0)
-        .fetch_optional(tx)
-        .await?)
-}
-
-/// Frees what a job held that ends as `end`.
-async fn release_keys(
-    tx: &mut PgConnection,
-    app: AppId,
-    id: JobId,
-    job: &LockedJobRow,
-    end: FinalState,
-) -> Result<(), Error> {
-    sqlx::query(statements::RELEASE_KEYS)
-        .bind(app.0)
-        .bind(id.0)
-        .bind(job.active_digest)
-        .bind(job.window_digest)
-        .bind(i16::from(FinalStates::of(end).bits()))
-        .execute(tx)
-        .await?;
-    Ok(())
 }

@@ -4,15 +4,21 @@
 //! value that only the step before it can make, so that nobody reads holders without their locks or hands
 //! out a receipt before the commit.
 
+mod again;
 mod error;
 mod holders;
 mod jobs;
 mod keys;
+mod lives;
 mod locks;
+mod queues;
+mod reserve;
 mod rows;
 mod schema;
 mod statements;
 mod tokens;
+mod upkeep;
+mod wakeup;
 mod write;
 
 use std::time::Duration;
@@ -20,14 +26,19 @@ use std::time::Duration;
 use sqlx::PgPool;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 
+pub use again::Again;
 pub use error::{Class, Error};
 pub use holders::{Asked, HeldKey, Look};
-pub use jobs::{Cancelled, Deleted, JobView, JobWindowKey, ListFilter};
+pub use jobs::{AttemptView, Deleted, FullJob, JobView, JobWindowKey, ListFilter};
 pub use keys::{KeyHolder, Reset};
+pub use lives::{Changed, Lives, LockedJob};
 pub use locks::{Begun, Committed, Locked, Written};
+pub use queues::{QueueView, ScopeView};
+pub use reserve::{Reserved, Shape, Wish};
 pub use schema::migrate;
 pub use statements::STATEMENTS;
 pub use tokens::{Caller, NewToken, TokenHash, TokenView};
+pub use wakeup::News;
 pub use write::{Creation, Writes};
 
 /// Limits of the store, with the reason for each default.
@@ -35,6 +46,8 @@ pub use write::{Creation, Writes};
 pub struct Limits {
     /// Transactions of the dispatcher at once; more than two lost on two cores.
     pub groups_in_flight: u32,
+    /// Transactions at once that give jobs out, and as many that end them.
+    pub work_in_flight: u32,
     /// Connections for everything else, so that a flood of dispatches never starves a look.
     pub connections: u32,
     /// How long a request waits for a connection before it is answered `store_unavailable`.
@@ -45,6 +58,7 @@ impl Default for Limits {
     fn default() -> Limits {
         Limits {
             groups_in_flight: 2,
+            work_in_flight: 2,
             connections: 8,
             acquire: Duration::from_secs(3),
         }
@@ -56,6 +70,8 @@ impl Default for Limits {
 pub struct Store {
     /// For groups of dispatches alone.
     dispatch: PgPool,
+    /// For workers: leases must not run out because everybody dispatches.
+    work: PgPool,
     /// For everything else.
     general: PgPool,
     /// Locks that one transaction may take one by one.
@@ -63,7 +79,7 @@ pub struct Store {
 }
 
 /// Settings of every connection. They go with the connection, since a pool may give any of them out.
-const SETTINGS: [(&str, &str); 8] = [
+pub const SETTINGS: [(&str, &str); 12] = [
     // Decisions read what was committed before each statement; a default of the role must not change that.
     ("default_transaction_isolation", "read committed"),
     ("timezone", "UTC"),
@@ -76,12 +92,10 @@ const SETTINGS: [(&str, &str); 8] = [
     ("idle_in_transaction_session_timeout", "10s"),
     // A server that died while it waited for a lock must not keep its place.
     ("client_connection_check_interval", "1s"),
-];
-
-/// Hot statements look rows up by primary key, always: a plan made while the tables were empty must not scan
-/// them once they are not.
-const DISPATCH_SETTINGS: [(&str, &str); 3] = [
+    // Rows are looked up by an index, always: a plan made while the tables were empty must not scan them once
+    // they are not.
     ("enable_seqscan", "off"),
+    ("enable_bitmapscan", "off"),
     ("enable_hashjoin", "off"),
     ("enable_mergejoin", "off"),
 ];
@@ -98,11 +112,13 @@ impl Store {
         };
         // One connection more than there are groups: a commit whose outcome is unknown is settled on it.
         let dispatch = pool(limits.groups_in_flight + 1);
-        let dispatch = dispatch.connect_lazy_with(options.clone().options(DISPATCH_SETTINGS));
+        let dispatch = dispatch.connect_lazy_with(options.clone());
+        let work = pool(2 * limits.work_in_flight).connect_lazy_with(options.clone());
         let general = pool(limits.connections).connect_lazy_with(options);
         let locks_each = schema::check(&general).await?;
         Ok(Store {
             dispatch,
+            work,
             general,
             locks_each,
         })
@@ -120,11 +136,14 @@ impl Store {
 
     pub async fn close(&self) {
         self.dispatch.close().await;
+        self.work.close().await;
         self.general.close().await;
     }
 }
 
 fn options(url: &str) -> Result<PgConnectOptions, Error> {
     let options: PgConnectOptions = url.parse()?;
-    Ok(options.application_name("solejob").options(SETTINGS))
+    // A name in the URL tells several servers apart.
+    let name = options.get_application_name().unwrap_or("solejob").to_owned();
+    Ok(options.application_name(&name).options(SETTINGS))
 }

@@ -11,7 +11,7 @@ use crate::uniqueness::decide::{HeldJob, JobNow};
 use crate::uniqueness::fingerprint::Fingerprint;
 use crate::uniqueness::key::KeyDigest;
 
-fn state(text: &str) -> Result<State, Error> {
+pub(super) fn state(text: &str) -> Result<State, Error> {
     let inconsistent = |_| Error::Inconsistent {
         table: "jobs",
         column: "state",
@@ -140,7 +140,7 @@ impl HolderRow {
     }
 }
 
-/// A job of `job` or `list`.
+/// A job of `full_jobs` or `list`.
 #[derive(FromRow)]
 pub(super) struct JobRow {
     pub(super) job_id: Uuid,
@@ -164,6 +164,8 @@ pub(super) struct JobRow {
     pub(super) run_at: Instant,
     pub(super) started_at: Option<Instant>,
     pub(super) finished_at: Option<Instant>,
+    pub(super) result: Option<String>,
+    pub(super) error: Option<String>,
 }
 
 impl JobRow {
@@ -172,18 +174,15 @@ impl JobRow {
     }
 }
 
-/// A job of `lock_job`.
+/// A job of `full_jobs`.
 #[derive(FromRow)]
-pub(super) struct LockedJobRow {
-    state: String,
-    pub(super) active_digest: Option<Uuid>,
-    pub(super) window_digest: Option<Uuid>,
-    pub(super) cancel_requested: bool,
-    pub(super) locked_at: Instant,
-}
-
-impl LockedJobRow {
-    pub(super) fn state(&self) -> Result<State, Error> {
-        state(&self.state)
-    }
+pub(super) struct FullJobRow {
+    #[sqlx(flatten)]
+    pub(super) job: JobRow,
+    pub(super) worker: Option<String>,
+    pub(super) reserved_at: Option<Instant>,
+    pub(super) attempt_finished_at: Option<Instant>,
+    pub(super) attempt_error: Option<String>,
+    pub(super) lease_token: Option<Uuid>,
+    pub(super) lease_expires_at: Option<Instant>,
 }

@@ -4,7 +4,8 @@ use std::collections::HashSet;
 
 use uuid::Uuid;
 
-use crate::job::{AppId, Instant, JobId, NewJob, Parent, Policy, Retry};
+use crate::job::{AppId, Instant, JobId, NewJob, Parent, Policy, Retry, State};
+use crate::store::lives::{Counts, column};
 use crate::store::locks::Written;
 use crate::store::{Error, Locked, statements};
 use crate::uniqueness::decide::{AskedKey, AskedWindow, HeldJob};
@@ -183,7 +184,11 @@ impl Locked {
             .bind(column(&claims, |c| c.job.active_key.as_deref()))
             .execute(&mut *self.tx)
             .await?;
-        Ok(())
+        let mut counts = Counts::default();
+        for creation in jobs {
+            counts.moved(creation.app, &creation.job.queue, None, Some(State::Pending));
+        }
+        counts.write(&mut self.tx).await
     }
 
     async fn take_over(&mut self, writes: &Writes<'_>) -> Result<(), Error> {
@@ -230,10 +235,6 @@ impl Claim<'_> {
     fn release_on(&self) -> i16 {
         self.window.map_or(0, |(asked, _)| i16::from(asked.release_on.bits()))
     }
-}
-
-fn column<'a, R, T>(rows: &'a [R], value: impl Fn(&'a R) -> T) -> Vec<T> {
-    rows.iter().map(value).collect()
 }
 
 fn retry<'a>(creation: &Creation<'a>) -> &'a Retry {

@@ -69,13 +69,14 @@ const OUTSIDE: &[(&str, &[&str])] = &[
     ("pulldown_cmark", &["http"]),
     ("sha2", &["uniqueness", "store"]),
     ("clap", &["cli"]),
-    ("std::env", &["cli"]),
     ("hyper", &["client"]),
     ("hyper_rustls", &["client"]),
     ("hyper_util", &["client"]),
     ("http_body_util", &["client"]),
     ("rustls", &["client"]),
     ("indicatif", &["cli"]),
+    // The environment is read in cli; embedded keeps what libpq would read of it from its children.
+    ("std::env", &["cli", "embedded"]),
     ("rustix", &["embedded", "cli"]),
     ("tracing_subscriber", &["telemetry"]),
     // What reaches out of the process, waits, or looks at a clock has no place in a pure room.

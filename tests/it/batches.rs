@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use crate::support::{Answer, App, Cluster, Options, Session};
+use crate::support::{Answer, App, Options, Session, Stock};
 
 const CLIENTS: usize = 16;
 const LARGEST: usize = 1000;
@@ -34,7 +34,7 @@ async fn sixteen_at_once(app: &App, batch: impl Fn(usize) -> Vec<Value>) -> Vec<
 async fn assert_no_lock_trouble(app: &App) {
     // The statistics of a session are reported when it is idle, at the latest after some seconds.
     let sql = "select deadlocks from pg_stat_database where datname = current_database()";
-    let deadlocks: i64 = sqlx::query_scalar(sql).fetch_one(app.sql()).await.unwrap();
+    let deadlocks: i64 = sqlx::query_scalar(sql).fetch_one(app.sql()).await.expect("a count");
     assert_eq!(deadlocks, 0, "PostgreSQL had to break a deadlock");
     let log = app.log();
     for trouble in [
@@ -52,16 +52,24 @@ async fn stored_jobs(app: &App) -> i64 {
     sqlx::query_scalar("select count(*) from jobs")
         .fetch_one(app.sql())
         .await
-        .unwrap()
+        .expect("a count")
 }
 
 #[tokio::test]
-async fn largest_batches_in_opposite_orders_neither_deadlock_nor_double() {
-    let app = App::with(Options::default().servers(2).on(&Cluster::stock().await)).await;
+async fn largest_batches_at_once_fit_a_stock_postgres() {
+    let stock = Stock::start().await;
+    opposite_orders(&stock).await;
+    different_keys(&stock).await;
+    stock.stop().await;
+}
+
+/// Half of the clients send the keys backwards: no deadlock, no double.
+async fn opposite_orders(stock: &Stock) {
+    let app = App::with(Options::default().servers(2).on(&stock.cluster)).await;
     let forwards = items("same");
     let backwards = forwards.iter().rev().cloned().collect::<Vec<_>>();
     let batch = |number: usize| {
-        if number % 2 == 0 {
+        if number % 4 < 2 {
             forwards.clone()
         } else {
             backwards.clone()
@@ -77,9 +85,9 @@ async fn largest_batches_in_opposite_orders_neither_deadlock_nor_double() {
     app.finish().await;
 }
 
-#[tokio::test]
-async fn largest_batches_of_different_keys_fit_in_the_lock_table() {
-    let app = App::with(Options::default().servers(2).on(&Cluster::stock().await)).await;
+/// 32,000 keys, five times what the lock table holds.
+async fn different_keys(stock: &Stock) {
+    let app = App::with(Options::default().servers(2).on(&stock.cluster)).await;
     let answers = sixteen_at_once(&app, |number| items(&number.to_string())).await;
     assert!(answers.iter().all(|answer| answer.at("/created") == LARGEST));
     assert_eq!(stored_jobs(&app).await, (CLIENTS * LARGEST) as i64);

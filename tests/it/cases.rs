@@ -34,6 +34,8 @@ use crate::support::{App, Client};
 
 /// Cases that hold one of these texts wait for the routes and keys that are not there yet.
 const NOT_YET: &[&str] = &["/v1/worker", "/retry", "job-types", "dempotency"];
+/// Files that as a whole are about what is not there yet.
+const LATER: &[&str] = &["idempotency-keys", "job-types", "resource-keys"];
 const AT_ONCE: usize = 8;
 
 macro_rules! case_files {
@@ -52,7 +54,7 @@ macro_rules! case_files {
             for file in std::fs::read_dir(folder()).unwrap() {
                 let name = file.unwrap().file_name().into_string().unwrap();
                 let name = name.strip_suffix(".json").unwrap();
-                assert!(run.contains(&name), "tests/cases/{name}.json has no test");
+                assert!(run.contains(&name) != LATER.contains(&name), "tests/cases/{name}.json has no test");
             }
         }
     };
@@ -61,15 +63,22 @@ macro_rules! case_files {
 // Each with the number of its cases that must run by now.
 case_files! {
     active_keys: "active-keys", 8;
+    batch_details: "batch-details", 17;
     batches: "batches", 9;
     both_keys: "both-keys", 8;
+    bounds: "bounds", 54;
+    cancel_and_delete: "cancel-and-delete", 7;
     fingerprint: "fingerprint", 16;
     http: "http", 20;
-    idempotency_keys: "idempotency-keys", 0;
     job_life: "job-life", 2;
-    job_types: "job-types", 0;
+    key_look_up: "key-look-up", 16;
     key_rules: "key-rules", 15;
-    resource_keys: "resource-keys", 0;
+    lists: "lists", 7;
+    optional_members: "optional-members", 12;
+    pointers: "pointers", 33;
+    preview: "preview", 8;
+    release_on: "release-on", 8;
+    window_details: "window-details", 18;
     window_keys: "window-keys", 35;
 }
 
@@ -94,9 +103,6 @@ async fn run_file(file: &str, count: usize) {
         count,
         "{file} has another number of cases to run than is written here"
     );
-    if cases.is_empty() {
-        return;
-    }
     let app = App::start().await;
     let room = Arc::new(Semaphore::new(AT_ONCE));
     let mut runs = JoinSet::new();

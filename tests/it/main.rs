@@ -1,5 +1,7 @@
 //! One binary for all tests of the system as a whole.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics, and says where")]
+
 mod architecture;
 mod batches;
 mod cases;
@@ -9,6 +11,10 @@ mod cli_retries;
 mod cli_work;
 mod client_gone;
 mod hostile;
+mod openapi;
 mod races;
+mod servers;
+mod statements;
 mod support;
+mod tokens;
 mod webhooks;

@@ -19,14 +19,23 @@ async fn two_servers() -> App {
 
 /// Sends the body from all callers at once, half of them to each server.
 async fn all_at_once(app: &App, path: &'static str, body: &Value, gated: bool) -> Vec<Answer> {
-    let gate = if gated { Some(Gate::close(app).await) } else { None };
     let mut calls = JoinSet::new();
-    for caller in 0..CALLERS {
-        let (client, body) = (app.client(caller % 2).clone(), body.clone());
-        calls.spawn(async move { client.post(path, &body, 200..=299).await });
-    }
-    if let Some(gate) = gate {
-        gate.open_for_both_servers().await;
+    let mut send = |server: usize| {
+        for _ in 0..CALLERS / 2 {
+            let (client, body) = (app.client(server).clone(), body.clone());
+            calls.spawn(async move { client.post(path, &body, 200..=299).await });
+        }
+    };
+    if gated {
+        let gate = Gate::close(app).await;
+        send(0);
+        let waiting = gate.more_waiting_than(0).await;
+        send(1);
+        gate.more_waiting_than(waiting).await;
+        gate.open().await;
+    } else {
+        send(0);
+        send(1);
     }
     calls.join_all().await
 }
@@ -72,7 +81,7 @@ async fn rounds_of(uniqueness: impl Fn(usize) -> Value, reused_as: &str) {
     let jobs: i64 = sqlx::query_scalar("select count(*) from jobs")
         .fetch_one(app.sql())
         .await
-        .unwrap();
+        .expect("a count");
     assert_eq!(jobs, ROUNDS as i64, "one job for each round");
     app.finish().await;
 }
@@ -281,22 +290,40 @@ async fn a_key_that_never_came_to_be_is_created() {
     }
 }
 
-/// The clock is read after the locks: a window that ends while its dispatch waits is over.
+/// The clock is read after the locks: a window that ended during the wait for them is over, though it
+/// was not yet when the transaction began.
 #[tokio::test]
 async fn a_window_that_ends_during_the_wait_is_over() {
     let app = App::start().await;
     let body = json!({"name": "race", "uniqueness": {"window_key": "k", "window": "1h"}});
-    let old = app.post("/v1/jobs", &body, 201).await.job_id().to_owned();
+    let send = || {
+        let (client, body) = (app.client(0).clone(), body.clone());
+        tokio::spawn(async move { client.post("/v1/jobs", &body, 201).await })
+    };
+    // Stopped at its first write, a dispatch shows which locks belong to its key.
     let mut session = Session::open(&app).await;
-    session.run("begin; lock table job_keys in access exclusive mode").await;
-    let client = app.client(0).clone();
-    let call = tokio::spawn(async move { client.post("/v1/jobs", &body, 200..=201).await });
+    session.run("begin; lock table job_keys in share mode").await;
+    let first = send();
     session.until_blocking(1).await;
-    // The window ends now, after the dispatch began to wait.
+    let sql = "select (classid::bigint << 32) | objid::bigint from pg_locks where locktype = 'advisory' and granted
+               and database = (select oid from pg_database where datname = current_database()) and objsubid = 1";
+    let locks: Vec<i64> = sqlx::query_scalar(sql).fetch_all(app.sql()).await.unwrap();
+    assert!(!locks.is_empty(), "a dispatch with a key holds no advisory lock");
+    session.run("commit").await;
+    let old = first.await.unwrap().job_id().to_owned();
+
     session
-        .run("update job_keys set expires_at = clock_timestamp(); commit")
+        .run("create table harness.keys as table job_keys; delete from job_keys; begin")
         .await;
-    let answer = call.await.unwrap();
+    for lock in locks {
+        session.run(&format!("select pg_advisory_xact_lock({lock})")).await;
+    }
+    let second = send();
+    session.until_blocking(1).await;
+    let ended =
+        "update harness.keys set expires_at = clock_timestamp(); insert into job_keys table harness.keys; commit";
+    session.run(ended).await;
+    let answer = second.await.unwrap();
     assert_eq!(answer.at("/disposition"), "created", "{}", answer.text);
     assert_ne!(answer.job_id(), old);
     app.finish().await;

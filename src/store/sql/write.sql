@@ -3,12 +3,13 @@ with created as (
     insert into jobs (
         app_id, job_id, name, queue, priority, state, payload, metadata, resource_keys, active_key, active_digest,
         window_digest, parent_job_id, parent_attempt, max_attempts, backoff, backoff_initial_ms, backoff_factor,
-        backoff_max_ms, backoff_jitter, timeout_ms, retention_ms, dispatched_at, run_at
+        backoff_max_ms, backoff_jitter, timeout_ms, retention_ms, dispatched_at, run_at, ready, attempt_limit
     )
     select
         app_id, job_id, name, queue, priority, 'pending', payload, metadata::jsonb, resource_keys::text[], active_key,
         active_digest, window_digest, parent_job_id, parent_attempt, max_attempts, backoff::backoff_kind,
-        backoff_initial_ms, backoff_factor, backoff_max_ms, backoff_jitter, timeout_ms, retention_ms, $1, run_at
+        backoff_initial_ms, backoff_factor, backoff_max_ms, backoff_jitter, timeout_ms, retention_ms, $1, run_at,
+        run_at <= $1, max_attempts
     from unnest(
         $2::bigint[], $3::uuid[], $4::text[], $5::text[], $6::smallint[], $7::text[], $8::text[], $9::text[],
         $10::text[], $11::uuid[], $12::uuid[], $13::uuid[], $14::integer[], $15::integer[], $16::text[],

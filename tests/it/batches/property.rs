@@ -165,7 +165,7 @@ async fn history(app: &App, steps: &[Step]) -> Result<(), TestCaseError> {
                     check_batch(&mut ids, &model, &outcomes, &answer)?;
                 }
             }
-            Step::Cancel(which) | Step::Delete(which) if model.jobs.is_empty() => drop(which),
+            Step::Cancel(_) | Step::Delete(_) if model.jobs.is_empty() => {}
             Step::Cancel(which) => {
                 let job = which.index(model.jobs.len());
                 let status = match model.jobs[job].state {

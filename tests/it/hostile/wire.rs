@@ -10,10 +10,17 @@ use tokio::time::timeout;
 use super::{BOUND, assert_alive, stored_jobs};
 use crate::support::App;
 
-/// Writes the bytes, ends the sending side, and reads all that comes back until the server closes.
+/// What a client does when it has written everything.
+#[derive(Clone, Copy, PartialEq)]
+enum Then {
+    EndSending,
+    Wait,
+}
+
+/// Writes the bytes, and reads all that comes back until the server closes.
 ///
 /// The server may answer and close before it has read everything; that is no failure.
-async fn exchange(app: &App, pieces: impl IntoIterator<Item = Vec<u8>> + Send + 'static, what: &str) -> String {
+async fn exchange(app: &App, pieces: impl IntoIterator<Item = Vec<u8>>, then: Then, what: &str) -> String {
     let stream = TcpStream::connect(app.address())
         .await
         .expect("the server takes connections");
@@ -25,7 +32,9 @@ async fn exchange(app: &App, pieces: impl IntoIterator<Item = Vec<u8>> + Send + 
                 return;
             }
         }
-        let _ = writing.shutdown().await;
+        if then == Then::EndSending {
+            let _ = writing.shutdown().await;
+        }
         // Kept open: whether the server closes is up to it.
         tokio::time::sleep(BOUND).await;
     };
@@ -103,7 +112,7 @@ async fn a_length_that_lies_creates_nothing() {
         ),
     ];
     for (what, bytes) in lies {
-        let answer = exchange(&app, [bytes], what).await;
+        let answer = exchange(&app, [bytes], Then::EndSending, what).await;
         assert!(
             statuses(&answer).iter().all(|status| status.starts_with('4')),
             "{what}: {answer}"
@@ -121,6 +130,7 @@ async fn chunks_are_as_good_as_a_length() {
     let answer = exchange(
         &app,
         [request("transfer-encoding: chunked\r\nconnection: close\r\n", body)],
+        Then::Wait,
         "chunks",
     )
     .await;
@@ -128,22 +138,51 @@ async fn chunks_are_as_good_as_a_length() {
     app.finish().await;
 }
 
-/// Twenty megabytes without a length: the server stops reading, and says why.
+/// Chunks of blanks, as a beginning and a chunk to repeat.
+fn blanks(path: &str) -> (Vec<u8>, Vec<u8>) {
+    let headers = "host: x\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\nconnection: close";
+    let head = format!("POST {path} HTTP/1.1\r\n{headers}\r\n\r\n").into_bytes();
+    (
+        head,
+        [b"10000\r\n".to_vec(), vec![b' '; 0x10000], b"\r\n".to_vec()].concat(),
+    )
+}
+
 #[tokio::test]
-async fn a_chunked_body_without_an_end_is_too_large() {
+async fn twenty_megabytes_without_a_length_are_too_large() {
     let app = App::start().await;
     for path in ["/v1/jobs", "/v1/jobs/batch", "/v1/jobs/preview"] {
-        let head = format!(
-            "POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
-        );
-        let chunk = [b"10000\r\n".to_vec(), vec![b' '; 0x10000], b"\r\n".to_vec()].concat();
-        let pieces = std::iter::once(head.into_bytes()).chain(std::iter::repeat_n(chunk, 320));
-        let answer = exchange(&app, pieces, path).await;
+        let (head, chunk) = blanks(path);
+        let end = std::iter::once(b"0\r\n\r\n".to_vec());
+        let pieces = std::iter::once(head).chain(std::iter::repeat_n(chunk, 320)).chain(end);
+        let answer = exchange(&app, pieces, Then::Wait, path).await;
         assert_eq!(statuses(&answer), ["413"], "{path}: {answer}");
         assert!(answer.contains("application/problem+json"), "{path}: {answer}");
         assert!(answer.contains("too_large"), "{path}: {answer}");
     }
     assert_eq!(stored_jobs(&app).await, 0);
+    assert_alive(&app).await;
+    app.finish().await;
+}
+
+/// Whoever never stops is cut off; whether the answer still reaches him is his affair.
+#[tokio::test]
+async fn a_body_without_an_end_is_cut_off() {
+    let app = App::start().await;
+    for path in ["/v1/jobs", "/v1/jobs/batch"] {
+        let (head, chunk) = blanks(path);
+        let answer = exchange(
+            &app,
+            std::iter::once(head).chain(std::iter::repeat(chunk)),
+            Then::Wait,
+            path,
+        )
+        .await;
+        assert!(
+            statuses(&answer).iter().all(|status| *status == "413"),
+            "{path}: {answer}"
+        );
+    }
     assert_alive(&app).await;
     app.finish().await;
 }
@@ -182,7 +221,7 @@ async fn heads_that_are_none_end_the_connection() {
         ),
     ];
     for (what, bytes) in heads {
-        let answer = exchange(&app, [bytes], what).await;
+        let answer = exchange(&app, [bytes], Then::EndSending, what).await;
         assert!(
             statuses(&answer).iter().all(|status| status.starts_with('4')),
             "{what}: {answer}"

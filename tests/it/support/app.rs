@@ -55,7 +55,7 @@ impl Options {
         self
     }
 
-    /// A PostgreSQL setting that every session on the database starts with.
+    /// A PostgreSQL setting that every session on the database starts with. The value is written as SQL.
     pub(crate) fn database_setting(mut self, name: &str, value: &str) -> Self {
         self.settings.push((name.to_owned(), value.to_owned()));
         self
@@ -114,7 +114,7 @@ impl App {
             _room: room,
         };
         // All at once: servers that start together on an empty database must get along.
-        let starts = (0..count).map(|number| tokio::spawn(Server::start(app.command(number))));
+        let starts = (0..count).map(|_| tokio::spawn(Server::start(app.command())));
         for start in starts.collect::<Vec<_>>() {
             match start.await {
                 Ok(server) => app.servers.push(server),
@@ -187,8 +187,20 @@ impl App {
     /// Kills a server outright and starts another in its place.
     pub(crate) async fn replace_server(&mut self, number: usize) {
         self.servers[number].kill();
-        self.servers[number] = Server::start(self.command(number)).await;
+        self.servers[number] = Server::start(self.command()).await;
         self.clients[number] = Client::new(&self.servers[number].base);
+    }
+
+    /// SIGTERM to all servers; whoever asks for it looks at what they still do.
+    pub(crate) fn ask_servers_to_stop(&mut self) {
+        self.servers.iter_mut().for_each(Server::ask_to_stop);
+    }
+
+    pub(crate) async fn assert_servers_end(&mut self) {
+        for server in &mut self.servers {
+            let status = server.stop().await;
+            assert!(status.success(), "the server ended with {status} after SIGTERM");
+        }
     }
 
     /// Ends the window of a key, as if its time had passed.
@@ -207,21 +219,15 @@ impl App {
     /// Checks the invariants, ends the servers gracefully and drops the database.
     pub(crate) async fn finish(mut self) {
         invariants::check(&self.pool).await;
-        for server in &mut self.servers {
-            let status = server.stop().await;
-            assert!(status.success(), "the server ended with {status} after SIGTERM");
-            let log = server.log.text();
-            assert!(!log.contains("panicked at"), "the server panicked:\n{log}");
-        }
+        self.assert_servers_end().await;
+        let log = self.log();
+        assert!(!log.contains("panicked at"), "a server panicked:\n{log}");
         self.pool.close().await;
         self.finished = true;
     }
 
-    fn command(&self, number: usize) -> std::process::Command {
-        let mut url = self.database.url.clone();
-        url.query_pairs_mut()
-            .append_pair("application_name", &format!("solejob-{number}"));
-        let mut command = solejob(url.as_str());
+    fn command(&self) -> std::process::Command {
+        let mut command = solejob(self.database_url());
         command.args(["serve", "--listen", "127.0.0.1:0"]);
         if !self.options.tokens {
             command.arg("--anonymous");

@@ -178,10 +178,10 @@ pub(crate) struct Database {
 }
 
 impl Database {
-    /// A setting that every later session on this database starts with.
+    /// A setting that every later session on this database starts with. The value is written as SQL.
     pub(crate) async fn set(&self, setting: &str, value: &str) {
         self.cluster
-            .execute(format!("alter database {} set {setting} to '{value}'", self.name))
+            .execute(format!("alter database {} set {setting} to {value}", self.name))
             .await;
     }
 

@@ -59,6 +59,7 @@ pub(crate) struct Server {
     child: Child,
     pub(crate) base: String,
     pub(crate) log: Log,
+    stopping: bool,
 }
 
 impl Server {
@@ -79,6 +80,7 @@ impl Server {
             child,
             base: String::new(),
             log,
+            stopping: false,
         };
         match tokio::time::timeout(STARTUP, announced).await {
             Ok(Ok(Some(line))) => match line.strip_prefix(ANNOUNCEMENT) {
@@ -93,7 +95,7 @@ impl Server {
 
     /// Ends the server as an operator would, and waits for it.
     pub(crate) async fn stop(&mut self) -> ExitStatus {
-        self.signal(Signal::TERM);
+        self.ask_to_stop();
         eventually_within(
             Duration::from_secs(30),
             "the server to end after SIGTERM",
@@ -111,8 +113,11 @@ impl Server {
         let _ = self.child.wait();
     }
 
-    fn signal(&self, signal: Signal) {
-        let _ = kill_process(Pid::from_child(&self.child), signal);
+    pub(crate) fn ask_to_stop(&mut self) {
+        // A second signal would mean haste, and the number of a process that has ended may be another's.
+        if !std::mem::replace(&mut self.stopping, true) && matches!(self.child.try_wait(), Ok(None)) {
+            let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
+        }
     }
 }
 

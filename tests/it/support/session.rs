@@ -65,10 +65,23 @@ impl Gate {
         Gate(session)
     }
 
-    /// Waits until two sessions stand before the gate (each server of two sends its own), then lets
-    /// all through.
-    pub(crate) async fn open_for_both_servers(mut self) {
-        self.0.until_blocking(2).await;
+    /// Waits until more sessions than this stand before the gate, or behind one that does; gives their number.
+    pub(crate) async fn more_waiting_than(&self, sessions: i64) -> i64 {
+        eventually("sessions to wait at the gate", async || {
+            let sql = "select count(*) from pg_stat_activity
+                       where datname = current_database() and wait_event_type = 'Lock'";
+            let waiting: i64 = sqlx::query_scalar(sql).fetch_one(&self.0.watch).await.expect("a count");
+            if waiting > sessions {
+                Ok(waiting)
+            } else {
+                Err(format!("{waiting} wait"))
+            }
+        })
+        .await
+    }
+
+    /// Lets all through.
+    pub(crate) async fn open(mut self) {
         self.0.run("commit").await;
     }
 }

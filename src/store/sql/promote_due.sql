@@ -1,0 +1,14 @@
+-- solejob promote_due: jobs of these queues whose time has come get in line.
+with due as materialized (
+    select job_id
+    from jobs
+    where app_id = $1 and queue = any($2::text[]) and not ready and blocked_on is null
+        and state in ('pending', 'retrying') and run_at <= clock_timestamp()
+    order by run_at
+    limit $3
+    for update skip locked
+)
+update jobs as j
+set ready = true
+from due
+where j.app_id = $1 and j.job_id = due.job_id

@@ -1,0 +1,270 @@
+//! Calls on the lives of jobs, grouped: one transaction locks, decides and writes for all that wait.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use metrics::{counter, histogram};
+use tokio::sync::{Mutex, mpsc, oneshot};
+use tokio_util::task::TaskTracker;
+use uuid::Uuid;
+
+use crate::job::{AppId, JobId, State};
+use crate::life::{AttemptEnd, Call, Effect, Lease, Refused};
+use crate::store::{Changed, Class, Error, LockedJob, Store};
+use crate::wakeups::{News, Wakeups};
+
+/// Calls in one transaction at most.
+const GROUP_CALLS: usize = 256;
+
+/// Calls that may wait; one more is refused as overloaded.
+const QUEUE_CALLS: usize = 16_384;
+
+/// How often a group is tried again when another transaction came in between.
+const ATTEMPTS: u32 = 10;
+
+/// What a call led to.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Answer {
+    pub state: State,
+    pub lease: Option<Lease>,
+    pub cancel_requested: bool,
+}
+
+/// Why a call did not.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Failure {
+    NotFound,
+    Refused(Refused),
+    Overloaded,
+    ShuttingDown,
+    /// Whether it was carried out is unknown: it may be repeated.
+    Unavailable,
+    Internal,
+}
+
+struct Waiting {
+    app: AppId,
+    job: JobId,
+    call: Call,
+    answer: oneshot::Sender<Result<Answer, Failure>>,
+}
+
+/// The one way to change the life of a job that is there.
+#[derive(Clone, Debug)]
+pub struct Calls {
+    queue: mpsc::Sender<Waiting>,
+}
+
+struct Runner {
+    store: Store,
+    wakeups: Wakeups,
+}
+
+impl Calls {
+    /// Starts `in_flight` tasks that end when every clone is gone and the queue is empty.
+    pub fn start(store: Store, wakeups: Wakeups, in_flight: u32, tasks: &TaskTracker) -> Calls {
+        let (queue, waiting) = mpsc::channel(QUEUE_CALLS);
+        let waiting = Arc::new(Mutex::new(waiting));
+        let runner = Arc::new(Runner { store, wakeups });
+        for _ in 0..in_flight {
+            let (runner, waiting) = (Arc::clone(&runner), Arc::clone(&waiting));
+            tasks.spawn(async move {
+                loop {
+                    let group = gather(&mut *waiting.lock().await).await;
+                    if group.is_empty() {
+                        break;
+                    }
+                    runner.run(group).await;
+                }
+            });
+        }
+        Calls { queue }
+    }
+
+    /// Carries out a call. Dropping the future gives up the answer, never the call.
+    pub async fn call(&self, app: AppId, job: JobId, call: Call) -> Result<Answer, Failure> {
+        let (answer, answered) = oneshot::channel();
+        self.queue
+            .try_send(Waiting { app, job, call, answer })
+            .map_err(|error| match error {
+                mpsc::error::TrySendError::Full(_) => Failure::Overloaded,
+                mpsc::error::TrySendError::Closed(_) => Failure::ShuttingDown,
+            })?;
+        answered.await.unwrap_or(Err(Failure::Unavailable))
+    }
+}
+
+async fn gather(waiting: &mut mpsc::Receiver<Waiting>) -> Vec<Waiting> {
+    let Some(first) = waiting.recv().await else {
+        return Vec::new();
+    };
+    tokio::task::yield_now().await;
+    tokio::task::yield_now().await;
+    let mut group = vec![first];
+    while group.len() < GROUP_CALLS {
+        let Ok(next) = waiting.try_recv() else { break };
+        group.push(next);
+    }
+    group
+}
+
+impl Runner {
+    async fn run(&self, group: Vec<Waiting>) {
+        histogram!("solejob_call_group_size").record(group.len() as f64);
+        let mut results = self.decide(&group).await;
+        for waiting in group.into_iter().rev() {
+            let result = match &mut results {
+                Ok(results) => results.pop().unwrap_or(Err(Failure::Internal)),
+                Err(failure) => Err(*failure),
+            };
+            // Who hung up does not hear it. The call is carried out all the same, and may be repeated.
+            let _gone = waiting.answer.send(result);
+        }
+    }
+
+    async fn decide(&self, group: &[Waiting]) -> Result<Vec<Result<Answer, Failure>>, Failure> {
+        for attempt in 1.. {
+            match self.attempt(group).await {
+                Ok((results, news)) => {
+                    self.wakeups.tell(news);
+                    return Ok(results);
+                }
+                Err(error) if error.class() == Class::Again && attempt < ATTEMPTS => {
+                    counter!("solejob_call_retries_total").increment(1);
+                    tracing::debug!(%error, attempt, "a group of calls is tried again");
+                }
+                Err(error) => {
+                    tracing::error!(%error, calls = group.len(), "calls on jobs were not carried out");
+                    return Err(match error.class() {
+                        Class::Refused => Failure::Internal,
+                        Class::Again | Class::LockTableFull | Class::Unavailable => Failure::Unavailable,
+                    });
+                }
+            }
+        }
+        Err(Failure::Internal)
+    }
+
+    async fn attempt(&self, group: &[Waiting]) -> Result<(Vec<Result<Answer, Failure>>, Vec<News>), Error> {
+        let places: BTreeSet<(AppId, JobId)> = group.iter().map(|waiting| (waiting.app, waiting.job)).collect();
+        let (mut lives, locked, now) = self.store.lock_lives(&places.into_iter().collect::<Vec<_>>()).await?;
+        let mut jobs: BTreeMap<(AppId, JobId), Touched> = locked
+            .into_iter()
+            .map(|job| ((job.app, job.id), Touched::new(job)))
+            .collect();
+
+        let mut results: Vec<Result<Answer, Failure>> = Vec::with_capacity(group.len());
+        for waiting in group {
+            let Some(job) = jobs.get_mut(&(waiting.app, waiting.job)) else {
+                results.push(Err(Failure::NotFound));
+                continue;
+            };
+            let called = job.job.life.call(&waiting.call, now, rand::random());
+            results.push(called.map(|effect| job.note(effect)).map_err(Failure::Refused));
+        }
+
+        let changes: Vec<Changed<'_>> = jobs.values().filter(|job| job.changed).map(Touched::change).collect();
+        let woken = lives.write(&changes, now).await?;
+        self.answer_repeats(&mut lives, group, &jobs, &mut results).await?;
+        lives.commit().await?;
+
+        let mut news: Vec<News> = woken.into_iter().map(|(app, queue)| News::Queue(app, queue)).collect();
+        for change in &changes {
+            let job = change.job;
+            if job.life.is_waiting() {
+                news.push(News::Queue(job.app, job.queue.clone()));
+            } else if !job.life.state.is_live() && change.before.is_live() {
+                count_end(job);
+                news.push(News::Finished(job.app, job.id));
+            }
+        }
+        Ok((results, news))
+    }
+
+    /// A call that ended an attempt before, and comes again because its answer was lost, is answered with the
+    /// job as it is now.
+    async fn answer_repeats(
+        &self,
+        lives: &mut crate::store::Lives,
+        group: &[Waiting],
+        jobs: &BTreeMap<(AppId, JobId), Touched>,
+        results: &mut [Result<Answer, Failure>],
+    ) -> Result<(), Error> {
+        let lost = |result: &Result<_, _>| *result == Err(Failure::Refused(Refused::LeaseLost));
+        let asked: Vec<(AppId, JobId, Uuid)> = group
+            .iter()
+            .zip(&*results)
+            .filter(|(_, result)| lost(result))
+            .filter_map(|(waiting, _)| Some((waiting.app, waiting.job, waiting.call.ending()?.0)))
+            .collect();
+        let ends: BTreeMap<(AppId, JobId, Uuid), AttemptEnd> = lives
+            .past_ends(&asked)
+            .await?
+            .into_iter()
+            .map(|(app, id, token, end)| ((app, id, token), end))
+            .collect();
+        for (waiting, result) in group.iter().zip(results) {
+            let Some((token, end)) = waiting.call.ending().filter(|_| lost(result)) else {
+                continue;
+            };
+            let before = ends.get(&(waiting.app, waiting.job, token));
+            let released = end == AttemptEnd::Release && before == Some(&AttemptEnd::ReleaseCancelled);
+            if (before == Some(&end) || released)
+                && let Some(job) = jobs.get(&(waiting.app, waiting.job))
+            {
+                *result = Ok(job.answer());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A job that calls of one group have touched.
+struct Touched {
+    before: State,
+    leased_before: bool,
+    job: LockedJob,
+    past: Option<(Uuid, i32, crate::life::Attempt)>,
+    changed: bool,
+}
+
+impl Touched {
+    fn new(job: LockedJob) -> Touched {
+        Touched {
+            before: job.life.state,
+            leased_before: job.life.lease.is_some(),
+            job,
+            past: None,
+            changed: false,
+        }
+    }
+
+    fn note(&mut self, effect: Effect) -> Answer {
+        self.changed |= !effect.unchanged;
+        // Only a release keeps an attempt apart, and a job that was released has no lease for a second one.
+        self.past = effect.past.or(self.past.take());
+        self.answer()
+    }
+
+    fn answer(&self) -> Answer {
+        let life = &self.job.life;
+        Answer {
+            state: life.state,
+            lease: life.lease,
+            cancel_requested: life.cancel_requested,
+        }
+    }
+
+    fn change(&self) -> Changed<'_> {
+        Changed {
+            before: self.before,
+            leased_before: self.leased_before,
+            job: &self.job,
+            past: self.past.clone(),
+        }
+    }
+}
+
+fn count_end(job: &LockedJob) {
+    counter!("solejob_jobs_finished_total", "state" => job.life.state.as_str()).increment(1);
+}

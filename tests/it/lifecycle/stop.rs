@@ -1,0 +1,1 @@
+// "shutting_down"
