@@ -12,7 +12,9 @@ async fn a_dispatch_prints_its_receipt_and_exits_as_documented() {
     let cli = app.cli();
     let created = cli.run(&["dispatch", "welcome", "--active-key", "u:7"], 0).await;
     assert!(created.stdout.starts_with("created "), "{created:?}");
-    let reused = cli.run(&["dispatch", "welcome", "--active-key", "u:7", "--json"], 0).await;
+    let reused = cli
+        .run(&["dispatch", "welcome", "--active-key", "u:7", "--json"], 0)
+        .await;
     assert_eq!(reused.json()["duplicate_match"], "active");
     assert!(created.stdout.contains(reused.json()["job_id"].as_str().unwrap()));
     assert_eq!(reused.stdout.lines().count(), 1, "to the letter: {reused:?}");
@@ -57,19 +59,67 @@ async fn every_flag_reaches_the_job() {
     let payload = r#"{"n": 9007199254740993, "z": [1.0, 1e400], "nul": "\u0000", "s": " x "}"#;
     let file = files.write("payload.json", format!("\n {payload}\n"));
     let args = [
-        "dispatch", "all-of-it", "--payload-file", &file, "--queue", "q:1", "--priority", "-7", "--delay", "5m",
-        "--active-key", "a k", "--window-key", "-w", "--window", "36h", "--on-mismatch", "reuse", "--release-on",
-        "failed", "--release-on", "cancelled", "--resource-key", "account:42", "--resource-key", "db:1",
-        "--metadata", "customer=7=8", "--metadata", "note=", "--parent-job", parent, "--parent-attempt", "1",
-        "--timeout", "90s", "--retention", "1w", "--retry-max-attempts", "4", "--retry-backoff", "fixed",
-        "--retry-initial", "3s", "--retry-factor", "1.5", "--retry-max", "1h", "--retry-jitter", "false", "--json",
+        "dispatch",
+        "all-of-it",
+        "--payload-file",
+        &file,
+        "--queue",
+        "q:1",
+        "--priority",
+        "-7",
+        "--delay",
+        "5m",
+        "--active-key",
+        "a k",
+        "--window-key",
+        "-w",
+        "--window",
+        "36h",
+        "--on-mismatch",
+        "reuse",
+        "--release-on",
+        "failed",
+        "--release-on",
+        "cancelled",
+        "--resource-key",
+        "account:42",
+        "--resource-key",
+        "db:1",
+        "--metadata",
+        "customer=7=8",
+        "--metadata",
+        "note=",
+        "--parent-job",
+        parent,
+        "--parent-attempt",
+        "1",
+        "--timeout",
+        "90s",
+        "--retention",
+        "1w",
+        "--retry-max-attempts",
+        "4",
+        "--retry-backoff",
+        "fixed",
+        "--retry-initial",
+        "3s",
+        "--retry-factor",
+        "1.5",
+        "--retry-max",
+        "1h",
+        "--retry-jitter",
+        "false",
+        "--json",
     ];
     let args = args.map(|arg| if arg == "--window-key" { "--window-key=-w" } else { arg });
     let args = args.iter().filter(|arg| **arg != "-w").copied().collect::<Vec<_>>();
     let receipt = cli.run(&args, 0).await.json();
     let id = receipt["job_id"].as_str().unwrap();
     let shown = cli.run(&["jobs", "get", id, "--json"], 0).await;
-    assert!(shown.stdout.contains(&format!("\"payload\":{payload}")), "to the letter: {shown:?}");
+    assert!(
+        shown.stdout.contains(&format!("\"payload\":{payload}")),
+        "to the letter: {shown:?}"
+    );
     let job = app.get(&format!("/v1/jobs/{id}"), 200).await;
     for (pointer, wanted) in [
         ("/queue", json!("q:1")),
@@ -88,8 +138,13 @@ async fn every_flag_reaches_the_job() {
     ] {
         assert_eq!(job.at(pointer), &wanted, "{pointer}");
     }
-    let piped = cli.run_with(&["dispatch", "piped", "--payload", "-", "--json"], "[1.0]\n", 0).await.json();
-    let piped = cli.run(&["jobs", "get", piped["job_id"].as_str().unwrap(), "--json"], 0).await;
+    let piped = cli
+        .run_with(&["dispatch", "piped", "--payload", "-", "--json"], "[1.0]\n", 0)
+        .await
+        .json();
+    let piped = cli
+        .run(&["jobs", "get", piped["job_id"].as_str().unwrap(), "--json"], 0)
+        .await;
     assert!(piped.stdout.contains("\"payload\":[1.0]"), "{piped:?}");
     app.finish().await;
 }
@@ -99,15 +154,40 @@ async fn ten_thousand_lines_are_safe_to_send_again() {
     let (app, files) = (App::start().await, Scratch::new());
     let mut lines = String::new();
     for n in 0..10_000 {
-        writeln!(lines, "{{\"name\": \"import\", \"payload\": {{\"n\": {n}.0}}, \"queue\": \"q{}\"}}", n % 7).unwrap();
+        writeln!(
+            lines,
+            "{{\"name\": \"import\", \"payload\": {{\"n\": {n}.0}}, \"queue\": \"q{}\"}}",
+            n % 7
+        )
+        .unwrap();
     }
     let file = files.write("jobs.ndjson", lines);
-    let args = ["dispatch", "--from", &file, "--window-key-prefix", "import-7", "--window", "7d"];
+    let args = [
+        "dispatch",
+        "--from",
+        &file,
+        "--window-key-prefix",
+        "import-7",
+        "--window",
+        "7d",
+    ];
     let first = app.cli().run(&args, 0).await;
-    assert_eq!(first.stdout, "10000 lines: 10000 created, 0 reused, 0 conflicts, 0 invalid\n");
+    assert_eq!(
+        first.stdout,
+        "10000 lines: 10000 created, 0 reused, 0 conflicts, 0 invalid\n"
+    );
     let again = app.cli().run(&args, 0).await;
-    assert_eq!(again.stdout, "10000 lines: 0 created, 10000 reused, 0 conflicts, 0 invalid\n");
-    let keys = app.cli().run(&["keys", "get", "--name", "import", "--window-key", "import-7/10000"], 0).await;
+    assert_eq!(
+        again.stdout,
+        "10000 lines: 0 created, 10000 reused, 0 conflicts, 0 invalid\n"
+    );
+    let keys = app
+        .cli()
+        .run(
+            &["keys", "get", "--name", "import", "--window-key", "import-7/10000"],
+            0,
+        )
+        .await;
     assert!(keys.stdout.starts_with("held by job"), "{keys:?}");
     app.finish().await;
 }
@@ -144,20 +224,36 @@ async fn invalid_lines_are_named_and_the_others_stored() {
 
     // A line's own key conflicts now; with --json each line has its result, in order.
     let other = MIXED.replace("\"payload\":1", "\"payload\":2");
-    let stopped = app.cli().run_with(&["dispatch", "--from", "-"], other.as_str(), 3).await;
+    let stopped = app
+        .cli()
+        .run_with(&["dispatch", "--from", "-"], other.as_str(), 3)
+        .await;
     assert!(stopped.stderr.contains("line 8: uniqueness_conflict"), "{stopped:?}");
-    assert!(stopped.stdout.contains("0 created, 0 reused, 1 conflicts"), "{stopped:?}");
+    assert!(
+        stopped.stdout.contains("0 created, 0 reused, 1 conflicts"),
+        "{stopped:?}"
+    );
     let args = ["dispatch", "--from", "-", "--continue-on-conflict", "--json"];
     let ran = app.cli().run_with(&args, other, 2).await;
     let mut seen = Vec::new();
     for line in ran.stdout.lines() {
         let line: serde_json::Value = serde_json::from_str(line).unwrap();
-        seen.push((line["line"].as_u64().unwrap(), line["error"]["code"].as_str().map(str::to_owned)));
+        seen.push((
+            line["line"].as_u64().unwrap(),
+            line["error"]["code"].as_str().map(str::to_owned),
+        ));
     }
-    assert_eq!(seen.iter().map(|(line, _)| *line).collect::<Vec<_>>(), [1, 3, 4, 5, 6, 7, 8, 9]);
+    assert_eq!(
+        seen.iter().map(|(line, _)| *line).collect::<Vec<_>>(),
+        [1, 3, 4, 5, 6, 7, 8, 9]
+    );
     assert_eq!(seen[6].1.as_deref(), Some("uniqueness_conflict"));
     assert!(seen[0].1.is_none() && seen[7].1.is_none(), "{seen:?}");
-    assert!(ran.stderr.ends_with("9 lines: 2 created, 0 reused, 1 conflicts, 5 invalid\n"), "{ran:?}");
+    assert!(
+        ran.stderr
+            .ends_with("9 lines: 2 created, 0 reused, 1 conflicts, 5 invalid\n"),
+        "{ran:?}"
+    );
     app.finish().await;
 }
 
@@ -191,14 +287,23 @@ async fn tokens_are_sent_and_never_shown() {
     let cli = app.cli().env("SOLEJOB_TOKEN", secret);
     cli.run(&["dispatch", "welcome"], 0).await;
     let wrong = "sole_fedcba9876543210fedcba9876543210";
-    let refused = app.cli().run(&["jobs", "list", "--token", wrong, "--log", "trace"], 6).await;
-    assert!(refused.stderr.contains("unauthorized") && !refused.stderr.contains(wrong), "{refused:?}");
+    let refused = app
+        .cli()
+        .run(&["jobs", "list", "--token", wrong, "--log", "trace"], 6)
+        .await;
+    assert!(
+        refused.stderr.contains("unauthorized") && !refused.stderr.contains(wrong),
+        "{refused:?}"
+    );
     app.cli().run(&["jobs", "list"], 6).await;
     app.cli().env("SOLEJOB_TOKEN", "").run(&["jobs", "list"], 6).await;
     for command in ["work", "dispatch", "jobs list", "queues", "keys get"] {
         let args = command.split(' ').chain(["--help"]).collect::<Vec<_>>();
         let help = cli.run(&args, 0).await;
-        assert!(help.stdout.contains("SOLEJOB_TOKEN") && !help.stdout.contains(secret), "{help:?}");
+        assert!(
+            help.stdout.contains("SOLEJOB_TOKEN") && !help.stdout.contains(secret),
+            "{help:?}"
+        );
         assert!(help.stdout.contains("Exit codes"), "{help:?}");
     }
     let reader = app.token("default", "prod", &["read"]).await;

@@ -29,9 +29,15 @@ async fn jobs_are_listed_by_what_they_are() {
     let (shown, said) = lines(&["--limit", "10"]).await;
     assert!(shown == 10 && said.contains("--cursor "), "{said}");
     let page = cli.run(&["jobs", "list", "--limit", "10", "--json"], 0).await;
-    assert_eq!(page.stdout.trim_end(), app.get("/v1/jobs?limit=10", 200).await.text, "to the letter");
+    assert_eq!(
+        page.stdout.trim_end(),
+        app.get("/v1/jobs?limit=10", 200).await.text,
+        "to the letter"
+    );
     let cursor = page.json()["next_cursor"].as_str().unwrap().to_owned();
-    let next = cli.run(&["jobs", "list", "--limit", "200", "--cursor", &cursor, "--json"], 0).await;
+    let next = cli
+        .run(&["jobs", "list", "--limit", "200", "--cursor", &cursor, "--json"], 0)
+        .await;
     assert_eq!(next.json()["jobs"].as_array().unwrap().len(), 200);
     let pages = cli.run(&["jobs", "list", "--all", "--json"], 0).await;
     assert_eq!(pages.stdout.lines().count(), 2, "a page a line");
@@ -44,10 +50,15 @@ async fn jobs_are_listed_by_what_they_are() {
 async fn a_job_is_shown_cancelled_retried_and_deleted() {
     let app = App::start().await;
     let cli = app.cli();
-    let job = app.post("/v1/jobs", &json!({"name": "a", "payload": "text"}), 201).await;
+    let job = app
+        .post("/v1/jobs", &json!({"name": "a", "payload": "text"}), 201)
+        .await;
     let id = job.job_id();
     let shown = cli.run(&["jobs", "get", id], 0).await;
-    assert!(shown.stdout.contains("pending") && shown.stdout.contains("\"text\""), "{shown:?}");
+    assert!(
+        shown.stdout.contains("pending") && shown.stdout.contains("\"text\""),
+        "{shown:?}"
+    );
     cli.run(&["jobs", "delete", id], 3).await;
     cli.run(&["jobs", "retry", id], 3).await;
     let cancelled = cli.run(&["jobs", "cancel", id, "--json"], 0).await;
@@ -57,7 +68,10 @@ async fn a_job_is_shown_cancelled_retried_and_deleted() {
     assert_eq!(again.stdout, format!("{id}: pending\n"));
     // Each of many is tried; the first failure gives the exit code.
     let many = cli.run(&["jobs", "cancel", NOBODY, id], 4).await;
-    assert!(many.stdout.contains("cancelled") && many.stderr.contains("job_not_found"), "{many:?}");
+    assert!(
+        many.stdout.contains("cancelled") && many.stderr.contains("job_not_found"),
+        "{many:?}"
+    );
     let deleted = cli.run(&["jobs", "delete", id], 0).await;
     assert_eq!(deleted.stdout, format!("{id}: deleted\n"));
     cli.run(&["jobs", "get", id], 4).await;
@@ -71,7 +85,10 @@ async fn jobs_are_waited_for() {
     let job = app.post("/v1/jobs", &json!({"name": "a"}), 201).await;
     let id = job.job_id().to_owned();
     let began = Instant::now();
-    let ran = app.cli().run(&["jobs", "wait", &id, "--timeout", "1s", "--json"], 7).await;
+    let ran = app
+        .cli()
+        .run(&["jobs", "wait", &id, "--timeout", "1s", "--json"], 7)
+        .await;
     assert!(began.elapsed() >= Duration::from_secs(1));
     assert_eq!(ran.json()["state"], "pending");
     let cli = app.cli();
@@ -83,7 +100,10 @@ async fn jobs_are_waited_for() {
     assert!(waiting.await.unwrap().stdout.contains("cancelled"));
     app.cli().run(&["jobs", "wait", NOBODY], 4).await;
     let still = app.cli().run(&["dispatch", "slow", "--wait", "1s"], 7).await;
-    assert!(still.stdout.contains("created") && still.stdout.contains("\npending"), "{still:?}");
+    assert!(
+        still.stdout.contains("created") && still.stdout.contains("\npending"),
+        "{still:?}"
+    );
     app.finish().await;
 }
 
@@ -94,7 +114,11 @@ async fn queues_are_shown_paused_and_resumed() {
     cli.run(&["dispatch", "a", "--queue", "slow"], 0).await;
     cli.run(&["queues", "pause", "slow"], 0).await;
     let shown = cli.run(&["queues"], 0).await;
-    let row = shown.stdout.lines().find(|line| line.starts_with("slow")).unwrap_or_else(|| panic!("{shown:?}"));
+    let row = shown
+        .stdout
+        .lines()
+        .find(|line| line.starts_with("slow"))
+        .unwrap_or_else(|| panic!("{shown:?}"));
     assert!(row.contains("paused"), "{shown:?}");
     cli.run(&["queues", "resume", "slow"], 0).await;
     let shown = cli.run(&["queues", "--json"], 0).await.json();
@@ -108,18 +132,36 @@ async fn keys_are_looked_up_and_reset() {
     let app = App::start().await;
     let cli = app.cli();
     let job = cli
-        .run(&["dispatch", "a", "--active-key", "k", "--window-key", "w", "--window", "1h", "--json"], 0)
+        .run(
+            &[
+                "dispatch",
+                "a",
+                "--active-key",
+                "k",
+                "--window-key",
+                "w",
+                "--window",
+                "1h",
+                "--json",
+            ],
+            0,
+        )
         .await
         .json();
     let id = job["job_id"].as_str().unwrap();
     for key in [["--active-key", "k"], ["--window-key", "w"]] {
-        let held = cli.run(&[&["keys", "get", "--name", "a", "--json"][..], &key].concat(), 0).await;
+        let held = cli
+            .run(&[&["keys", "get", "--name", "a", "--json"][..], &key].concat(), 0)
+            .await;
         assert_eq!(held.json()["job_id"], id);
     }
-    cli.run(&["keys", "get", "--name", "a", "--active-key", "other"], 4).await;
+    cli.run(&["keys", "get", "--name", "a", "--active-key", "other"], 4)
+        .await;
     cli.run(&["keys", "get", "--name", "a"], 2).await;
     let reset = ["keys", "reset", "--name", "a", "--window-key", "w"];
-    let other = cli.run(&[&reset[..], &["--job-id", NOBODY, "--json"]].concat(), 0).await;
+    let other = cli
+        .run(&[&reset[..], &["--job-id", NOBODY, "--json"]].concat(), 0)
+        .await;
     assert_eq!(other.json()["released"], false);
     let freed = cli.run(&reset, 0).await;
     assert!(freed.stdout.contains(id), "{freed:?}");

@@ -45,7 +45,9 @@ async fn server(fates: &[Fate]) -> (Cli, Arc<Mutex<usize>>) {
                 None => (201, "application/json", RECEIPT.to_owned()),
             };
             let length = body.len();
-            let head = format!("HTTP/1.1 {status} X\r\ncontent-type: {kind}\r\ncontent-length: {length}\r\nretry-after: 1\r\nconnection: close\r\n\r\n");
+            let head = format!(
+                "HTTP/1.1 {status} X\r\ncontent-type: {kind}\r\ncontent-length: {length}\r\nretry-after: 1\r\nconnection: close\r\n\r\n"
+            );
             let _ = stream.write_all((head + &body).as_bytes()).await;
         }
     });
@@ -58,7 +60,9 @@ async fn read_request(stream: &mut TcpStream) {
         let count = stream.read(&mut buffer).await.unwrap_or(0);
         read.extend_from_slice(&buffer[..count]);
         let text = String::from_utf8_lossy(&read).to_lowercase();
-        let Some((head, body)) = text.split_once("\r\n\r\n") else { continue };
+        let Some((head, body)) = text.split_once("\r\n\r\n") else {
+            continue;
+        };
         let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
         if count == 0 || body.len() >= length.map_or(0, |length| length.parse::<usize>().unwrap()) {
             return;
@@ -69,7 +73,16 @@ async fn read_request(stream: &mut TcpStream) {
 const PLAIN: &[&str] = &["dispatch", "a"];
 const KEYED: &[&str] = &["dispatch", "a", "--window-key", "k", "--window", "1d"];
 const ACTIVE: &[&str] = &["dispatch", "a", "--active-key", "k"];
-const RELEASED: &[&str] = &["dispatch", "a", "--window-key", "k", "--window", "1d", "--release-on", "succeeded"];
+const RELEASED: &[&str] = &[
+    "dispatch",
+    "a",
+    "--window-key",
+    "k",
+    "--window",
+    "1d",
+    "--release-on",
+    "succeeded",
+];
 
 async fn check(fates: &[Fate], args: &[&str], code: i32, requests: usize) -> String {
     let (cli, count) = server(fates).await;
@@ -86,7 +99,13 @@ async fn what_may_have_been_done_is_repeated_only_under_a_window_key() {
         check(&[Fate::Unavailable("unknown")], args, 5, 1).await;
         check(&[Fate::Html(502)], args, 5, 1).await;
     }
-    check(&[Fate::Hangup, Fate::Unavailable("unknown"), Fate::Html(502)], KEYED, 0, 4).await;
+    check(
+        &[Fate::Hangup, Fate::Unavailable("unknown"), Fate::Html(502)],
+        KEYED,
+        0,
+        4,
+    )
+    .await;
 }
 
 #[tokio::test]
@@ -94,7 +113,13 @@ async fn what_was_surely_not_done_is_always_repeated_when_the_server_says() {
     let began = Instant::now();
     check(&[Fate::Unavailable("none")], PLAIN, 0, 2).await;
     assert!(began.elapsed() >= Duration::from_secs(1), "Retry-After is honoured");
-    check(&[Fate::Unavailable("none")], &["dispatch", "a", "--retry-for", "0s"], 5, 1).await;
+    check(
+        &[Fate::Unavailable("none")],
+        &["dispatch", "a", "--retry-for", "0s"],
+        5,
+        1,
+    )
+    .await;
 }
 
 #[tokio::test]

@@ -132,7 +132,11 @@ impl Worker {
     pub(crate) async fn stop(&mut self) {
         self.signal(Signal::TERM);
         let status = self.ended().await;
-        assert!(status.success(), "the worker ended with {status}:\n{}", self.log.tail(40));
+        assert!(
+            status.success(),
+            "the worker ended with {status}:\n{}",
+            self.log.tail(40)
+        );
     }
 }
 
