@@ -1,6 +1,7 @@
 //! `solejob dispatch --from`: the lines of a file, in batches. Bounded memory, however long the file is.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::fs::File;
 use std::io::{self, IsTerminal as _};
 use std::path::Path;
 use std::process::ExitCode;
@@ -8,10 +9,10 @@ use std::process::ExitCode;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
-use tokio::io::{AsyncBufRead, AsyncBufReadExt as _, BufReader};
 
 use crate::cli::Error;
 use crate::cli::dispatch;
+use crate::cli::lines::{self, LINE_BYTES, Lines};
 use crate::cli::object::Object;
 use crate::cli::remote::{self, CONFLICT, USAGE, print};
 use crate::client::{self, Client, Document, Repeat, printable};
@@ -19,8 +20,6 @@ use crate::json;
 
 /// A batch is closed when it has this many bytes: well within what a server takes by default.
 const BATCH_BYTES: usize = 4 << 20;
-/// As much as a server takes in one request by default.
-const LINE_BYTES: usize = 16 << 20;
 /// Faults beyond these are counted, not told one by one.
 const TOLD_MAX: u64 = 100;
 
@@ -96,14 +95,13 @@ struct Run {
 
 impl Import {
     pub(super) async fn run(self, from: &Path) -> Result<ExitCode, Error> {
-        let (source, length): (Box<dyn AsyncBufRead + Unpin>, Option<u64>) = if from.as_os_str() == "-" {
-            (Box::new(BufReader::new(tokio::io::stdin())), None)
+        let (lines, length) = if from.as_os_str() == "-" {
+            (Lines::of(io::stdin()), None)
         } else {
-            let file = tokio::fs::File::open(from).await;
-            let file = file.map_err(|error| Error::Usage(format!("{}: {error}", from.display())))?;
-            let metadata = file.metadata().await?;
-            let length = metadata.is_file().then_some(metadata.len());
-            (Box::new(BufReader::with_capacity(1 << 16, file)), length)
+            let unreadable = |error| Error::Usage(format!("{}: {error}", from.display()));
+            let file = File::open(from).map_err(unreadable)?;
+            let metadata = file.metadata().map_err(unreadable)?;
+            (Lines::of(file), metadata.is_file().then_some(metadata.len()))
         };
         let mut run = Run {
             import: self,
@@ -112,7 +110,7 @@ impl Import {
             told: 0,
             results: BTreeMap::new(),
         };
-        let outcome = run.all(source).await;
+        let outcome = run.all(lines).await;
         run.bar.finish_and_clear();
         run.end(outcome)
     }
@@ -132,26 +130,21 @@ fn progress(length: Option<u64>) -> ProgressBar {
 }
 
 impl Run {
-    async fn all(&mut self, mut source: Box<dyn AsyncBufRead + Unpin>) -> Result<(), Stop> {
-        let (mut batch, mut bytes, mut done) = (Vec::new(), 0, 0);
-        let mut buffer = Vec::new();
+    async fn all(&mut self, mut lines: Lines) -> Result<(), Stop> {
+        let (mut batch, mut bytes) = (Vec::new(), 0);
+        let mut text = Vec::new();
         loop {
-            buffer.clear();
-            let read = read_line(&mut source, &mut buffer).await.map_err(Error::from)?;
-            let ended = matches!(read, Read::End);
-            if !ended {
-                self.summary.lines += 1;
-                done += buffer.len() as u64 + 1;
-            }
+            let read = lines.next(&mut text).await.map_err(Error::from)?;
+            let ended = read == lines::Line::End;
+            self.summary.lines += u64::from(!ended);
             match read {
-                Read::End => {}
-                Read::TooLong(length) => {
-                    done += length - buffer.len() as u64;
+                lines::Line::End => {}
+                lines::Line::TooLong => {
                     let detail = format!("the line is longer than {LINE_BYTES} bytes");
                     self.invalid(self.summary.lines, fault("payload_too_large", detail))?;
                 }
-                Read::Line => {
-                    if let Some(line) = self.line(&buffer)? {
+                lines::Line::Whole => {
+                    if let Some(line) = self.line(&text)? {
                         bytes += line.text.len() + 1;
                         batch.push(line);
                     }
@@ -171,7 +164,7 @@ impl Run {
                     invalid,
                     ..
                 } = self.summary;
-                self.bar.set_position(done);
+                self.bar.set_position(lines.taken);
                 self.bar.set_message(format!(
                     "{created} created, {reused} reused, {conflicts} conflicts, {invalid} invalid"
                 ));
@@ -444,71 +437,9 @@ fn give_key(dispatch: &mut Object, key: Option<(String, &String)>) -> Result<Rep
     ))
 }
 
-enum Read {
-    Line,
-    /// Of so many bytes, and not kept.
-    TooLong(u64),
-    End,
-}
-
-/// Reads a line without its end. The last one may lack an end.
-async fn read_line(source: &mut (dyn AsyncBufRead + Unpin), line: &mut Vec<u8>) -> io::Result<Read> {
-    let mut length = 0;
-    loop {
-        let chunk = source.fill_buf().await?;
-        let ended = chunk.is_empty();
-        if ended && length == 0 {
-            return Ok(Read::End);
-        }
-        let end = chunk.iter().position(|byte| *byte == b'\n');
-        let part = &chunk[..end.unwrap_or(chunk.len())];
-        let used = part.len() + usize::from(end.is_some());
-        length += used as u64;
-        let room = (LINE_BYTES + 1).saturating_sub(line.len());
-        line.extend_from_slice(&part[..part.len().min(room)]);
-        source.consume(used);
-        if ended || end.is_some() {
-            return Ok(match line.len() > LINE_BYTES {
-                true => Read::TooLong(length),
-                false => Read::Line,
-            });
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    async fn lines(text: &[u8], chunk: usize) -> Vec<Option<Vec<u8>>> {
-        let mut source = BufReader::with_capacity(chunk, text);
-        let mut found = Vec::new();
-        loop {
-            let mut line = Vec::new();
-            match read_line(&mut source, &mut line).await.unwrap() {
-                Read::End => return found,
-                Read::Line => found.push(Some(line)),
-                Read::TooLong(_) => found.push(None),
-            }
-        }
-    }
-
-    #[tokio::test]
-    async fn lines_end_where_they_end() {
-        let some = |text: &str| Some(text.as_bytes().to_vec());
-        for chunk in [1, 3, 100] {
-            assert_eq!(lines(b"", chunk).await, []);
-            assert_eq!(
-                lines(b"a\n\nbcd\r\nlast", chunk).await,
-                [some("a"), some(""), some("bcd\r"), some("last")]
-            );
-        }
-        let fits = vec![b'x'; LINE_BYTES];
-        let mut text = [&fits[..], b"\n", &fits, b"y\nz\n", &fits, b"y"].concat();
-        assert_eq!(lines(&text, 1 << 16).await, [Some(fits.clone()), None, some("z"), None]);
-        text.pop();
-        assert_eq!(lines(&text, 1 << 16).await.last(), Some(&Some(fits)));
-    }
 
     #[test]
     fn keys_are_given_to_those_without() {

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use crate::cli::Error;
 use crate::cli::object::Object;
-use crate::cli::remote::{self, EXIT_CODES, JobRow, Output, Remote, pair, print, span, table, tell};
+use crate::cli::remote::{self, EXIT_CODES, JobRow, Output, Remote, Table, pair, print, span, tell};
 use crate::client::{self, Client, Document, printable};
 
 /// The server holds an answer no longer.
@@ -241,6 +241,7 @@ async fn list(client: &Client, output: &Output, filter: Filter) -> Result<(), Er
             .into_iter()
             .map(|(name, value)| (format!("metadata.{name}"), value)),
     );
+    let mut table = Table::new(&["ID", "NAME", "QUEUE", "STATE", "PRIORITY", "ATTEMPT", "DISPATCHED"]);
     loop {
         let answer = client.jobs(&query).await;
         let next = match &answer {
@@ -263,8 +264,7 @@ async fn list(client: &Client, output: &Output, filter: Filter) -> Result<(), Er
                 ]
             };
             let rows: Vec<_> = jobs.into_iter().map(row).collect();
-            let head = ["ID", "NAME", "QUEUE", "STATE", "PRIORITY", "ATTEMPT", "DISPATCHED"];
-            print(&table(&head, &rows))?;
+            table.print(&rows)?;
             if let Some(cursor) = next_cursor.filter(|_| !all) {
                 tell(&format!(
                     "there are more: go on with --cursor {cursor}, or show them with --all"

@@ -4,6 +4,7 @@ mod dispatch;
 mod import;
 mod jobs;
 mod keys;
+mod lines;
 mod object;
 mod queues;
 mod remote;

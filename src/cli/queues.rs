@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use serde::Deserialize;
 
 use crate::cli::Error;
-use crate::cli::remote::{EXIT_CODES, Output, Remote, print, table};
+use crate::cli::remote::{EXIT_CODES, Output, Remote, Table, print};
 use crate::client::Document;
 
 #[derive(clap::Args)]
@@ -97,5 +97,5 @@ fn show(document: &Document) -> Result<(), Error> {
         row
     };
     let rows: Vec<_> = queues.into_iter().map(row).collect();
-    print(&table(&head.iter().map(String::as_str).collect::<Vec<_>>(), &rows))
+    Table::new(&head.iter().map(String::as_str).collect::<Vec<_>>()).print(&rows)
 }

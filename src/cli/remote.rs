@@ -153,23 +153,42 @@ pub(super) fn pair(text: &str) -> Result<(String, String), String> {
     Ok((name.into(), value.into()))
 }
 
-/// Rows under a head, each column as wide as it needs. The last column of a row is not padded.
-pub(super) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
-    let head: Vec<String> = head.iter().map(|cell| (*cell).into()).collect();
-    let lines: Vec<Vec<String>> = std::iter::once(&head)
-        .chain(rows)
-        .map(|row| row.iter().map(|cell| printable(cell)).collect())
-        .collect();
-    let width = |column: usize| {
-        let cells = lines.iter().filter_map(|line| line.get(column));
-        cells.map(|cell| cell.chars().count()).max().unwrap_or_default()
-    };
-    let widths: Vec<usize> = (0..head.len()).map(width).collect();
-    let line = |cells: &Vec<String>| {
-        let padded = cells.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
-        padded.collect::<Vec<_>>().join("  ").trim_end().to_owned()
-    };
-    lines.iter().map(line).collect::<Vec<_>>().join("\n")
+/// Rows under a head, each column as wide as it needs. Later pages stand under the same head.
+pub(super) struct Table<'a> {
+    head: &'a [&'a str],
+    widths: Vec<usize>,
+}
+
+impl<'a> Table<'a> {
+    pub(super) fn new(head: &'a [&'a str]) -> Table<'a> {
+        let widths = Vec::new();
+        Table { head, widths }
+    }
+
+    /// The lines of a page; the first begins with the head.
+    pub(super) fn page(&mut self, rows: &[Vec<String>]) -> Vec<String> {
+        let mut lines: Vec<Vec<String>> = Vec::new();
+        if self.widths.is_empty() {
+            self.widths = vec![0; self.head.len()];
+            lines.push(self.head.iter().map(|cell| (*cell).into()).collect());
+        }
+        lines.extend(rows.iter().map(|row| row.iter().map(|cell| printable(cell)).collect()));
+        for line in &lines {
+            for (width, cell) in self.widths.iter_mut().zip(line) {
+                *width = (*width).max(cell.chars().count());
+            }
+        }
+        let line = |cells: &Vec<String>| {
+            let padded = cells.iter().zip(&self.widths);
+            let padded: Vec<_> = padded.map(|(cell, width)| format!("{cell:<width$}")).collect();
+            padded.join("  ").trim_end().to_owned()
+        };
+        lines.iter().map(line).collect()
+    }
+
+    pub(super) fn print(&mut self, rows: &[Vec<String>]) -> Result<(), Error> {
+        self.page(rows).iter().try_for_each(|line| print(line))
+    }
 }
 
 #[cfg(test)]
@@ -182,8 +201,12 @@ mod tests {
             vec!["a".into(), "longer".into(), "x".into()],
             vec!["éé\u{1b}".into(), String::new(), String::new()],
         ];
-        let wanted = "ID        NAME    STATE\na         longer  x\néé\\u{1b}";
-        assert_eq!(table(&["ID", "NAME", "STATE"], &rows), wanted);
+        let mut table = Table::new(&["ID", "NAME", "STATE"]);
+        assert_eq!(
+            table.page(&rows),
+            ["ID        NAME    STATE", "a         longer  x", "éé\\u{1b}"]
+        );
+        assert_eq!(table.page(&[vec!["b".into(), "c".into()]]), ["b         c"]);
     }
 
     #[test]

@@ -18,6 +18,8 @@ use crate::duration::Millis;
 /// How long a job may take to be given back when the worker is in a hurry.
 pub(super) const RELEASE_WITHIN: Duration = Duration::from_secs(5);
 
+const CANCELLED: &str = "cancelled";
+
 /// What all attempts of a worker share.
 pub(super) struct Setting {
     pub(super) client: Client,
@@ -150,7 +152,7 @@ async fn conduct(setting: &Setting, mut process: Process, heart: &mut Heart) -> 
 fn cancelled() -> End {
     let error = Failure {
         message: "the job was cancelled, and the command was stopped".into(),
-        kind: "cancelled",
+        kind: CANCELLED,
         details: serde_json::Value::Null,
     };
     End::Fail { error, retry: false }
@@ -261,7 +263,9 @@ async fn tell(setting: &Setting, job: &Reserved, end: &End, until: Instant) -> R
         .read::<State>()
         .map_or_else(|_| "told".into(), |State { state }| state);
     match end {
-        End::Fail { error, .. } => tracing::warn!(job = job.job_id, state, error = error.message, "failed"),
+        End::Fail { error, .. } if error.kind != CANCELLED => {
+            tracing::warn!(job = job.job_id, state, error = error.message, "failed")
+        }
         _ => tracing::info!(job = job.job_id, state, "ended"),
     }
     Ok(())
