@@ -10,7 +10,7 @@ WORKDIR /build
 
 # The dependencies in a layer of their own: built against empty sources, so that it is made anew only when
 # Cargo.toml or Cargo.lock change. A change in src/ costs the compilation of this one package.
-COPY Cargo.toml Cargo.lock ./
+COPY Cargo.toml Cargo.lock build.rs ./
 RUN mkdir src \
     && touch src/lib.rs \
     && echo 'fn main() {}' > src/main.rs \

@@ -3,7 +3,10 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::{dispatch, http, store, work};
+use crate::dispatch;
+use crate::http;
+use crate::store;
+use crate::work;
 
 /// Who may call.
 #[derive(Clone)]

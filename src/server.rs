@@ -21,6 +21,8 @@ use crate::work::{Calls, Reserver, Waits};
 /// The application and environment of the bootstrap token.
 const BOOTSTRAP: (&str, &str) = ("default", "prod");
 
+const BOOTSTRAP_ID: &str = "bootstrap";
+
 /// How often old samples of the metrics are folded up.
 const METRICS_UPKEEP: Duration = Duration::from_secs(5);
 
@@ -48,8 +50,10 @@ pub async fn run(config: Config, metrics: PrometheusHandle, stop: CancellationTo
             environment,
         } => auth::Access::Open(store.application(&application, &environment).await?),
         Access::Tokens { bootstrap } => {
-            if let Some(Secret(token)) = bootstrap {
-                store.set_bootstrap_token(&bootstrap_token(&token)).await?;
+            match bootstrap {
+                Some(Secret(token)) => store.set_bootstrap_token(&bootstrap_token(&token)).await?,
+                // Who takes the variable away means the token.
+                None => drop(store.revoke_token(BOOTSTRAP_ID).await?),
             }
             auth::Access::Tokens(auth::Tokens::new(store.clone()))
         }
@@ -100,7 +104,8 @@ pub async fn run(config: Config, metrics: PrometheusHandle, stop: CancellationTo
     });
 
     let serve = axum::serve(listener, http::router(app)).with_graceful_shutdown(stop.clone().cancelled_owned());
-    let grace = config.shutdown_grace;
+    // The last fifth of the grace is for what the dispatcher still has to store.
+    let grace = config.shutdown_grace.mul_f64(0.8);
     let out_of_time = async {
         stop.cancelled().await;
         tracing::info!(
@@ -113,9 +118,13 @@ pub async fn run(config: Config, metrics: PrometheusHandle, stop: CancellationTo
         served = serve => served.map_err(Error::Serve)?,
         () = out_of_time => tracing::warn!("some requests did not finish in time and are cut off"),
     }
-    // Every handle to the dispatcher is gone with the router: its tasks end once its queue is empty.
+    // Every handle to the dispatcher is gone with the router, unless a connection was cut off: its tasks end once
+    // its queue is empty.
     tasks.close();
-    if tokio::time::timeout(grace, tasks.wait()).await.is_err() {
+    if tokio::time::timeout(config.shutdown_grace - grace, tasks.wait())
+        .await
+        .is_err()
+    {
         tracing::warn!("some transactions did not finish in time and are cut off");
     }
     upkeep.abort();
@@ -151,7 +160,7 @@ async fn open_store(config: &Config, stop: &CancellationToken) -> Result<Store, 
 fn bootstrap_token(token: &str) -> NewToken {
     let (application, environment) = BOOTSTRAP;
     NewToken {
-        token_id: "bootstrap".into(),
+        token_id: BOOTSTRAP_ID.into(),
         application: application.into(),
         environment: environment.into(),
         rights: ["admin", "dispatch", "read", "work"].map(Into::into).into(),

@@ -22,9 +22,12 @@ use std::time::Duration;
 use clap::{Parser, Subcommand};
 use tokio_util::sync::CancellationToken;
 
+use crate::client;
 use crate::embedded::{self, Cluster};
+use crate::http;
+use crate::server;
+use crate::store;
 use crate::telemetry::{self, LogFormat};
-use crate::{client, http, server, store};
 
 /// An HTTP server that takes job dispatches and never creates the same job twice.
 #[derive(Parser)]
@@ -85,7 +88,7 @@ enum Command {
     WithPostgres {
         #[command(flatten)]
         postgres: Postgres,
-        /// Do not wait for the disk: much faster, and nothing survives a crash. For tests
+        /// Do not wait for the disk: much faster, and a crash of the machine may lose everything. For tests
         #[arg(long)]
         not_durable: bool,
         #[arg(last = true, required = true)]
@@ -183,7 +186,7 @@ pub async fn run() -> ExitCode {
             let _no_terminal = writeln!(std::io::stderr(), "solejob: {error}");
             match error {
                 Error::Embedded(_) => ExitCode::from(78),
-                Error::Usage(_) => ExitCode::from(2),
+                Error::Usage(_) | Error::Server(server::Error::Config(_)) => ExitCode::from(2),
                 Error::Client(error) => ExitCode::from(remote::exit_code(&error)),
                 _ => ExitCode::FAILURE,
             }
@@ -228,6 +231,13 @@ async fn execute(command: Command) -> Result<ExitCode, Error> {
 impl Dev {
     async fn run(self) -> Result<(), Error> {
         let stop = stop_on_signal();
+        if !self.listen.ip().is_loopback() {
+            let text = format!(
+                "dev asks for no tokens and listens on loopback only, not on {}: see `solejob serve`",
+                self.listen
+            );
+            return Err(Error::Usage(text));
+        }
         let metrics = telemetry::metrics()?;
         let Dev {
             listen,
@@ -238,8 +248,11 @@ impl Dev {
         match database_url {
             Some(url) => Ok(server::run(limits.dev(url, listen), metrics, stop).await?),
             None => {
-                let cluster = Cluster::start(&postgres.settings()?).await?;
-                tracing::info!(data_dir = %cluster.data_dir().display(), "PostgreSQL runs, with its data in this directory");
+                let settings = postgres.settings()?;
+                let cluster = tokio::select! {
+                    started = Cluster::start(&settings) => started?,
+                    () = stop.cancelled() => return Ok(()),
+                };
                 let outcome = Dev::serve_on(&cluster, limits, listen, metrics, stop).await;
                 // After the server, which may still have something to store.
                 cluster.stop().await?;

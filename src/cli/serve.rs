@@ -5,8 +5,11 @@ use std::time::Duration;
 
 use crate::cli::Error;
 use crate::config::{Access, Config, Secret};
+use crate::dispatch;
 use crate::duration::{self, Millis};
-use crate::{dispatch, http, store, work};
+use crate::http;
+use crate::store;
+use crate::work;
 
 #[derive(clap::Args)]
 pub(super) struct Serve {
@@ -17,10 +20,10 @@ pub(super) struct Serve {
     #[arg(long, env = "DATABASE_URL", hide_env_values = true)]
     database_url: String,
     /// Bring the database to this version's schema first
-    #[arg(long, env = "SOLEJOB_MIGRATE")]
+    #[arg(long, env = "SOLEJOB_MIGRATE", action = clap::ArgAction::SetTrue, value_parser = clap::builder::BoolishValueParser::new())]
     migrate: bool,
     /// Let everybody in, without tokens; refused unless the server listens on loopback
-    #[arg(long, env = "SOLEJOB_ANONYMOUS")]
+    #[arg(long, env = "SOLEJOB_ANONYMOUS", action = clap::ArgAction::SetTrue, value_parser = clap::builder::BoolishValueParser::new())]
     anonymous: bool,
     /// A token that exists from the start, with all rights for application `default`, environment `prod`
     #[arg(long, env = "SOLEJOB_BOOTSTRAP_TOKEN", hide_env_values = true)]

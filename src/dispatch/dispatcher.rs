@@ -130,7 +130,11 @@ impl Dispatcher {
                     if group.is_empty() {
                         break;
                     }
-                    shared.run(group).await;
+                    // In a task of its own, so that a panic costs one group and not the dispatcher.
+                    let shared = Arc::clone(&shared);
+                    if let Err(panic) = tokio::spawn(async move { shared.run(group).await }).await {
+                        tracing::error!(%panic, "a group of dispatches was lost in a panic");
+                    }
                 }
             });
         }

@@ -130,7 +130,8 @@ impl<R: Right> FromRequestParts<App> for By<R> {
                 let caller = caller(parts, tokens).await?;
                 let fully = allows(&caller.rights, R::NAME);
                 if !fully && !allows(&caller.rights, R::OR) {
-                    let detail = format!("this needs a token with the right \"{}\" (or \"admin\")", R::NAME);
+                    let or = if R::NAME == Admin::NAME { "" } else { " (or \"admin\")" };
+                    let detail = format!("this needs a token with the right \"{}\"{or}", R::NAME);
                     return Err(Problem::new(Code::Forbidden, detail));
                 }
                 Ok(By {

@@ -139,3 +139,21 @@ pub(super) fn released() -> Value {
 fn retry() -> Value {
     json!({"max_attempts": 10, "backoff": "exponential", "initial": "1s", "factor": 2, "max": "1h", "jitter": true})
 }
+
+/// A job that a worker has just got.
+pub(super) fn reservation() -> Value {
+    let mut job = job();
+    job["state"] = "reserved".into();
+    job["attempt"] = 1.into();
+    job["attempts"] = json!([{
+        "attempt": 1,
+        "worker": "host-1",
+        "reserved_at": "2027-01-01T09:00:01.123456Z",
+        "started_at": null,
+        "finished_at": null,
+        "error": null
+    }]);
+    job["lease"] =
+        json!({"token": "0b2f1f0e-5b7e-4a57-9d3a-6f0b4f6f3d11", "expires_at": "2027-01-01T09:00:31.123456Z"});
+    json!({"jobs": [job]})
+}

@@ -48,7 +48,9 @@ pub(super) async fn get(
     Id(id): Id,
 ) -> Result<Response, Problem> {
     if !by.fully && !app.store.leased_by(by.app, id, by.token_id.as_deref()).await? {
-        return Err(job_not_found());
+        let detail =
+            "this needs a token with the right \"read\" (or \"admin\"), or the token that the job was leased with";
+        return Err(Problem::new(Code::Forbidden, detail));
     }
     if let PreferWait(Some(wait)) = prefer {
         app.finished(by.app, id, wait).await?;
@@ -315,7 +317,7 @@ pub struct RunAgainBody {}
     post, path = "/v1/jobs/{job_id}/retry", operation_id = "retryJob", tag = "jobs",
     params(("job_id" = Uuid, Path, description = "The job's id")),
     request_body(content = Option<RunAgainBody>, example = json!({})),
-    responses((status = 200, description = "The job as it is now", body = JobBody), RetryProblems)
+    responses((status = 200, description = "The job as it is now", body = JobBody, example = json!(examples::job())), RetryProblems)
 )]
 pub(super) async fn retry(
     State(app): State<App>,

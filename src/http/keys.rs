@@ -108,6 +108,9 @@ pub struct ResetBody {
     /// `global`, which is also what leaving it out means.
     #[schema(example = "global")]
     scope: Option<String>,
+    /// Goes with a scope within a parent, of which there is none yet.
+    #[schema(ignore)]
+    parent: Option<serde::de::IgnoredAny>,
     /// Frees the key only if this job holds it.
     #[schema(value_type = Option<Uuid>)]
     job_id: Option<String>,
@@ -141,6 +144,7 @@ pub(super) async fn reset(
         name,
         window_key,
         scope,
+        parent,
         job_id,
     }): Wire<ResetBody, SMALL>,
 ) -> Result<Response, Problem> {
@@ -150,6 +154,9 @@ pub(super) async fn reset(
     }
     if scope.is_some_and(|scope| scope != GLOBAL_SCOPE) {
         return Err(invalid("/scope", "scope is \"global\""));
+    }
+    if parent.is_some() {
+        return Err(invalid("/parent", "a key of the scope \"global\" has no parent"));
     }
     let key = KeyText::parse(&window_key);
     let key = key.map_err(|error| Problem::new(Code::InvalidKey, error.to_string()).at("/window_key"))?;

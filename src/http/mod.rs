@@ -5,6 +5,7 @@
 
 pub mod auth;
 mod batch;
+mod calls;
 mod dispatch;
 mod examples;
 mod extract;
@@ -95,6 +96,7 @@ impl App {
         transaction: impl Future<Output = Result<T, store::Error>> + Send + 'static,
     ) -> Result<T, problem::Problem> {
         match self.tasks.spawn(transaction).await {
+            Ok(Err(error)) if error.lost_connection() => Err(problem::unknown(&error)),
             Ok(result) => Ok(result?),
             Err(panic) => Err(problem::internal().because(panic.to_string())),
         }
@@ -111,12 +113,12 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(jobs::cancel))
         .routes(routes!(jobs::retry))
         .routes(routes!(worker::reserve))
-        .routes(routes!(worker::finish))
-        .routes(routes!(worker::start))
-        .routes(routes!(worker::heartbeat))
-        .routes(routes!(worker::succeed))
-        .routes(routes!(worker::fail))
-        .routes(routes!(worker::release))
+        .routes(routes!(calls::finish))
+        .routes(routes!(calls::start))
+        .routes(routes!(calls::heartbeat))
+        .routes(routes!(calls::succeed))
+        .routes(routes!(calls::fail))
+        .routes(routes!(calls::release))
         .routes(routes!(queues::list))
         .routes(routes!(queues::pause))
         .routes(routes!(queues::resume))

@@ -13,8 +13,9 @@ use uuid::Uuid;
 use crate::dispatch::prepare::{Invalid, InvalidKind};
 use crate::dispatch::{Failure, Outcome};
 use crate::life::Refused;
+use crate::store;
 use crate::uniqueness::receipt::{JobRef, Refusal};
-use crate::{store, work};
+use crate::work;
 
 macro_rules! problems {
     ($($code:ident = $text:literal, $status:literal, $title:literal;)*) => {
@@ -387,6 +388,14 @@ pub fn lease_lost() -> Problem {
         Code::LeaseLost,
         "this token is not the job's current one, or its lease is over: nothing was changed; stop working on the job",
     )
+}
+
+/// Whether a change is stored that the database was asked for is unknown.
+pub fn unknown(error: &store::Error) -> Problem {
+    let detail = "the database went away: whether this was done is unknown; look, or send it again: that is safe";
+    let mut problem = Problem::new(Code::StoreUnavailable, detail).because(error.to_string());
+    problem.body.outcome = Some("unknown");
+    problem
 }
 
 /// A fault of ours.

@@ -97,7 +97,8 @@ pub struct PauseBody {
     post, path = "/v1/queues/{queue}/pause", operation_id = "pauseQueue", tag = "queues",
     params(("queue" = String, Path, description = "The queue's name")),
     request_body(content = Option<NothingBody>, example = json!({})),
-    responses((status = 200, description = "It is paused", body = PauseBody), PauseProblems)
+    responses((status = 200, description = "It is paused", body = PauseBody,
+        example = json!({"queue": "default", "paused": true})), PauseProblems)
 )]
 pub(super) async fn pause(
     State(app): State<App>,
@@ -114,7 +115,8 @@ pub(super) async fn pause(
     post, path = "/v1/queues/{queue}/resume", operation_id = "resumeQueue", tag = "queues",
     params(("queue" = String, Path, description = "The queue's name")),
     request_body(content = Option<NothingBody>, example = json!({})),
-    responses((status = 200, description = "It gives out jobs", body = PauseBody), PauseProblems)
+    responses((status = 200, description = "It gives out jobs", body = PauseBody,
+        example = json!({"queue": "default", "paused": false})), PauseProblems)
 )]
 pub(super) async fn resume(
     State(app): State<App>,

@@ -109,8 +109,10 @@ pub(super) async fn get(State(app): State<App>, by: By<Read>, PathName(scope): P
     params(("scope" = String, Path, description = "The scope's name: 1 to 128 of `A-Z a-z 0-9 . _ -`")),
     request_body(content = ScopeSettingsBody, example = json!({"capacity": 3})),
     responses(
-        (status = 200, description = "The capacity is changed", body = ScopeBody),
-        (status = 201, description = "The scope has a capacity of its own now", body = ScopeBody),
+        (status = 200, description = "The capacity is changed", body = ScopeBody,
+            example = json!({"scope": "account", "capacity": 3, "in_use": {"42": 2}})),
+        (status = 201, description = "The scope has a capacity of its own now", body = ScopeBody,
+            example = json!({"scope": "account", "capacity": 3, "in_use": {}})),
         PutProblems,
     )
 )]
@@ -146,7 +148,8 @@ pub(super) async fn put(
 #[utoipa::path(
     delete, path = "/v1/resource-scopes/{scope}", operation_id = "deleteResourceScope", tag = "resource scopes",
     params(("scope" = String, Path, description = "The scope's name")),
-    responses((status = 200, description = "The scope as it is now", body = ScopeBody), GetProblems)
+    responses((status = 200, description = "The scope as it is now", body = ScopeBody,
+        example = json!({"scope": "account", "capacity": 1, "in_use": {"42": 1}})), GetProblems)
 )]
 pub(super) async fn delete(
     State(app): State<App>,

@@ -465,7 +465,7 @@ pub struct JobBody {
     #[schema(value_type = serde_json::Value)]
     result: Option<Box<RawValue>>,
     /// The last attempt's error; null unless it failed.
-    #[schema(value_type = Option<crate::http::worker::ErrorBody>)]
+    #[schema(value_type = Option<crate::http::calls::ErrorBody>)]
     error: Option<Box<RawValue>>,
 }
 
@@ -489,7 +489,7 @@ pub struct AttemptBody {
     reserved_at: DateTime<Utc>,
     started_at: Option<DateTime<Utc>>,
     finished_at: Option<DateTime<Utc>>,
-    #[schema(value_type = Option<crate::http::worker::ErrorBody>)]
+    #[schema(value_type = Option<crate::http::calls::ErrorBody>)]
     error: Option<Box<RawValue>>,
 }
 

@@ -1,4 +1,4 @@
-//! `/v1/worker/…`: workers get jobs, say that they are alive, and say how it ended.
+//! `POST /v1/worker/reserve`: workers get jobs.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -10,43 +10,32 @@ use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
-use tokio::task::JoinSet;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use crate::dispatch::prepare::{duration_of, is_name, job_id_of};
+use crate::dispatch::prepare::{duration_of, is_name};
 use crate::duration::Millis;
+use crate::http::App;
 use crate::http::auth::{By, Work};
-use crate::http::extract::{BATCH, Id, SINGLE, SMALL, Wire, job_not_found};
-use crate::http::problem::{self, Code, Problem, ProblemBody, answers};
-use crate::http::wire::{JobBody, StateBody};
-use crate::http::{App, JsonBody};
+use crate::http::examples;
+use crate::http::extract::{SMALL, Wire};
+use crate::http::problem::{self, Code, Problem, answers};
+use crate::http::wire::JobBody;
 use crate::job::{AppId, JobId};
-use crate::life::{Call, Lease};
 use crate::store::{Error, FullJob, Shape, Wish};
-use crate::work::{Answer, Request};
+use crate::work::Request;
 
 const LEASE_DEFAULT: Millis = Millis(30_000);
 const LEASE_MIN: Millis = Millis(1_000);
 const LEASE_MAX: Millis = Millis(24 * 3_600_000);
 const WAIT_MAX: Millis = Millis(60_000);
-const RETRY_IN_MAX: Millis = Millis(3_650 * 24 * 3_600_000);
 const MAX_JOBS: i64 = 1_000;
 const QUEUES_MAX: usize = 100;
 const NAMES_MAX: usize = 1_000;
 const LABEL_BYTES_MAX: usize = 256;
-const RESULT_BYTES_MAX: usize = 1 << 20;
-const ERROR_BYTES_MAX: usize = 64 << 10;
-const FINISH_MAX: usize = 1_000;
 
 answers!(ReserveProblems: InvalidJson, InvalidRequest, InvalidDuration, InvalidPayload, Unauthorized, Forbidden,
     PayloadTooLarge, UnsupportedMediaType, Internal, Overloaded, StoreUnavailable, ShuttingDown);
-answers!(CallProblems: InvalidJson, InvalidRequest, InvalidDuration, InvalidPayload, Unauthorized, Forbidden,
-    JobNotFound, LeaseLost, PayloadTooLarge, UnsupportedMediaType, Internal, Overloaded, StoreUnavailable,
-    ShuttingDown);
-answers!(FinishProblems: InvalidJson, InvalidRequest, InvalidDuration, InvalidPayload, Unauthorized, Forbidden,
-    PayloadTooLarge, BatchTooLarge, UnsupportedMediaType, Internal, Overloaded, StoreUnavailable, ShuttingDown);
 
 /// What a worker can do.
 #[derive(Deserialize, ToSchema, Debug)]
@@ -110,7 +99,8 @@ pub struct LeaseBody {
     request_body(content = Option<ReserveBody>, example = json!({
         "queues": ["default"], "worker": "host-1", "max_jobs": 10, "lease": "30s", "wait": "20s"
     })),
-    responses((status = 200, description = "The jobs, or none", body = ReservationBody), ReserveProblems)
+    responses((status = 200, description = "The jobs, or none", body = ReservationBody,
+        example = json!(examples::reservation())), ReserveProblems)
 )]
 pub(super) async fn reserve(
     State(app): State<App>,
@@ -219,7 +209,7 @@ fn request(app: AppId, token_id: Option<String>, body: ReserveBody) -> Result<Re
     })
 }
 
-fn lease_of(lease: Option<String>) -> Result<Millis, Problem> {
+pub(super) fn lease_of(lease: Option<String>) -> Result<Millis, Problem> {
     match lease {
         None => Ok(LEASE_DEFAULT),
         Some(text) => Ok(duration_of("/lease", &text, LEASE_MIN, LEASE_MAX)?),
@@ -242,413 +232,4 @@ fn sorted_names(member: &str, mut names: Vec<String>, most: usize) -> Result<Vec
     names.sort_unstable();
     names.dedup();
     Ok(names)
-}
-
-/// A call that needs nothing but the lease.
-#[derive(Deserialize, ToSchema, Debug)]
-#[serde(deny_unknown_fields)]
-#[schema(as = LeaseCall)]
-pub struct TokenBody {
-    /// The token of the job's lease.
-    #[schema(value_type = Uuid)]
-    lease_token: String,
-}
-
-/// A sign of life.
-#[derive(Deserialize, ToSchema, Debug)]
-#[serde(deny_unknown_fields)]
-#[schema(as = Heartbeat)]
-pub struct HeartbeatBody {
-    #[schema(value_type = Uuid)]
-    lease_token: String,
-    /// For how long from now: a duration from 1s to 24 hours, `30s` where none is given. It never shortens the lease.
-    #[schema(example = "30s")]
-    lease: Option<String>,
-}
-
-/// That it worked.
-#[derive(Deserialize, ToSchema, Debug)]
-#[serde(deny_unknown_fields)]
-#[schema(as = Succeed)]
-pub struct SucceedBody {
-    #[schema(value_type = Uuid)]
-    lease_token: String,
-    /// Any JSON value of at most 1 MiB, given back to the letter.
-    #[schema(value_type = serde_json::Value)]
-    result: Option<Box<RawValue>>,
-}
-
-/// That it did not.
-#[derive(Deserialize, ToSchema, Debug)]
-#[serde(deny_unknown_fields)]
-#[schema(as = Fail)]
-pub struct FailBody {
-    #[schema(value_type = Uuid)]
-    lease_token: String,
-    error: Option<ErrorBody>,
-    /// Whether another attempt may be made, as far as there are some left. True where nothing is given.
-    retry: Option<bool>,
-    /// How long to wait before it, in place of the job's backoff: a duration up to 3650 days.
-    #[schema(example = "30s")]
-    retry_in: Option<String>,
-}
-
-/// What went wrong: at most 64 KiB in all.
-#[derive(Serialize, Deserialize, ToSchema, Debug)]
-#[serde(deny_unknown_fields)]
-#[schema(as = JobError)]
-pub struct ErrorBody {
-    #[schema(example = "connection refused")]
-    message: String,
-    #[serde(rename = "type")]
-    #[schema(example = "ConnectionError")]
-    kind: Option<String>,
-    /// Any JSON value, given back to the letter.
-    #[schema(value_type = serde_json::Value)]
-    details: Option<Box<RawValue>>,
-}
-
-/// Start a job
-///
-/// Optional before an end. Its timeout counts from here.
-#[utoipa::path(
-    post, path = "/v1/worker/{job_id}/start", operation_id = "startJob", tag = "workers",
-    params(("job_id" = Uuid, Path, description = "The job's id")),
-    request_body(content = TokenBody, example = json!({"lease_token": "0b2f1f0e-5b7e-4a57-9d3a-6f0b4f6f3d11"})),
-    responses((status = 200, description = "The job as it is now", body = JobBody), CallProblems)
-)]
-pub(super) async fn start(
-    State(app): State<App>,
-    by: By<Work>,
-    Id(id): Id,
-    Wire(TokenBody { lease_token }): Wire<TokenBody, SMALL>,
-) -> Result<Response, Problem> {
-    call(
-        &app,
-        by.app,
-        id,
-        Call::Start {
-            token: token(&lease_token)?,
-        },
-    )
-    .await
-}
-
-/// How long the lease lasts now.
-#[derive(Serialize, ToSchema, Debug)]
-#[schema(as = Beat)]
-pub struct BeatBody {
-    expires_at: DateTime<Utc>,
-    /// Whether the worker is to stop, and let go of the job.
-    cancel_requested: bool,
-}
-
-/// Keep a job
-#[utoipa::path(
-    post, path = "/v1/worker/{job_id}/heartbeat", operation_id = "heartbeat", tag = "workers",
-    params(("job_id" = Uuid, Path, description = "The job's id")),
-    request_body(content = HeartbeatBody, example = json!({
-        "lease_token": "0b2f1f0e-5b7e-4a57-9d3a-6f0b4f6f3d11", "lease": "30s"
-    })),
-    responses((status = 200, description = "The lease as it is now", body = BeatBody), CallProblems)
-)]
-pub(super) async fn heartbeat(
-    State(app): State<App>,
-    by: By<Work>,
-    Id(id): Id,
-    Wire(HeartbeatBody { lease_token, lease }): Wire<HeartbeatBody, SMALL>,
-) -> Result<Response, Problem> {
-    let heartbeat = Call::Heartbeat {
-        token: token(&lease_token)?,
-        lease: lease_of(lease)?,
-    };
-    let Answer {
-        lease,
-        cancel_requested,
-        ..
-    } = app.calls.call(by.app, id, heartbeat).await?;
-    let Lease { expires_at, .. } = lease.ok_or_else(problem::internal)?;
-    Ok(JsonBody(BeatBody {
-        expires_at,
-        cancel_requested,
-    })
-    .into_response())
-}
-
-/// Say that a job succeeded
-#[utoipa::path(
-    post, path = "/v1/worker/{job_id}/succeed", operation_id = "succeedJob", tag = "workers",
-    params(("job_id" = Uuid, Path, description = "The job's id")),
-    request_body(content = SucceedBody, example = json!({
-        "lease_token": "0b2f1f0e-5b7e-4a57-9d3a-6f0b4f6f3d11", "result": {"invoice": 7}
-    })),
-    responses((status = 200, description = "The job as it is now", body = JobBody), CallProblems)
-)]
-pub(super) async fn succeed(
-    State(app): State<App>,
-    by: By<Work>,
-    Id(id): Id,
-    Wire(SucceedBody { lease_token, result }): Wire<SucceedBody, SINGLE>,
-) -> Result<Response, Problem> {
-    call(
-        &app,
-        by.app,
-        id,
-        Call::Succeed {
-            token: token(&lease_token)?,
-            result: result_of(result)?,
-        },
-    )
-    .await
-}
-
-/// Say that a job failed
-///
-/// It is tried again after its backoff, as far as attempts are left.
-#[utoipa::path(
-    post, path = "/v1/worker/{job_id}/fail", operation_id = "failJob", tag = "workers",
-    params(("job_id" = Uuid, Path, description = "The job's id")),
-    request_body(content = FailBody, example = json!({
-        "lease_token": "0b2f1f0e-5b7e-4a57-9d3a-6f0b4f6f3d11",
-        "error": {"message": "connection refused", "type": "ConnectionError"}, "retry_in": "30s"
-    })),
-    responses((status = 200, description = "The job as it is now", body = JobBody), CallProblems)
-)]
-pub(super) async fn fail(
-    State(app): State<App>,
-    by: By<Work>,
-    Id(id): Id,
-    Wire(body): Wire<FailBody, SINGLE>,
-) -> Result<Response, Problem> {
-    call(&app, by.app, id, fail_of(body)?).await
-}
-
-/// Give a job back
-///
-/// As if it had not been reserved: the attempt does not count.
-#[utoipa::path(
-    post, path = "/v1/worker/{job_id}/release", operation_id = "releaseJob", tag = "workers",
-    params(("job_id" = Uuid, Path, description = "The job's id")),
-    request_body(content = TokenBody, example = json!({"lease_token": "0b2f1f0e-5b7e-4a57-9d3a-6f0b4f6f3d11"})),
-    responses((status = 200, description = "The job as it is now", body = JobBody), CallProblems)
-)]
-pub(super) async fn release(
-    State(app): State<App>,
-    by: By<Work>,
-    Id(id): Id,
-    Wire(TokenBody { lease_token }): Wire<TokenBody, SMALL>,
-) -> Result<Response, Problem> {
-    call(
-        &app,
-        by.app,
-        id,
-        Call::Release {
-            token: token(&lease_token)?,
-        },
-    )
-    .await
-}
-
-async fn call(app: &App, id: AppId, job: JobId, call: Call) -> Result<Response, Problem> {
-    app.calls.call(id, job, call).await?;
-    let full = app.store.job(id, job).await?.ok_or_else(job_not_found)?;
-    Ok(JsonBody(JobBody::whole(full)?).into_response())
-}
-
-/// What is no token is nobody's.
-fn token(text: &str) -> Result<Uuid, Problem> {
-    Uuid::try_parse(text).map_err(|_| problem::lease_lost())
-}
-
-fn result_of(result: Option<Box<RawValue>>) -> Result<Option<Box<str>>, Problem> {
-    let result: Option<Box<str>> = result.map(Into::into);
-    match &result {
-        Some(text) if text.len() > RESULT_BYTES_MAX => {
-            let detail = format!("a result has at most 1 MiB and this one has {} bytes", text.len());
-            Err(Problem::new(Code::PayloadTooLarge, detail).at("/result"))
-        }
-        _ => Ok(result),
-    }
-}
-
-fn fail_of(
-    FailBody {
-        lease_token,
-        error,
-        retry,
-        retry_in,
-    }: FailBody,
-) -> Result<Call, Problem> {
-    let retry_in = retry_in
-        .map(|text| duration_of("/retry_in", &text, Millis(0), RETRY_IN_MAX))
-        .transpose()?;
-    let error = error.unwrap_or_else(|| ErrorBody {
-        message: "the worker gave no error".into(),
-        kind: None,
-        details: None,
-    });
-    let text = serde_json::to_string(&error).map_err(|error| problem::internal().because(error.to_string()))?;
-    if text.len() > ERROR_BYTES_MAX {
-        let detail = format!("an error has at most 64 KiB and this one has {} bytes", text.len());
-        return Err(Problem::new(Code::PayloadTooLarge, detail).at("/error"));
-    }
-    let retry = retry.unwrap_or(true);
-    Ok(Call::Fail {
-        token: token(&lease_token)?,
-        error: Some(text.into()),
-        retry,
-        retry_in,
-    })
-}
-
-/// Jobs that have ended.
-#[derive(Deserialize, ToSchema, Debug)]
-#[serde(deny_unknown_fields)]
-#[schema(as = Finish)]
-pub struct FinishBody {
-    #[schema(min_items = 1, max_items = 1000)]
-    jobs: Vec<FinishItemBody>,
-}
-
-/// How one job ended.
-#[derive(Deserialize, ToSchema, Debug)]
-#[serde(deny_unknown_fields)]
-#[schema(as = FinishItem)]
-pub struct FinishItemBody {
-    #[schema(value_type = Uuid)]
-    job_id: String,
-    #[schema(value_type = Uuid)]
-    lease_token: String,
-    outcome: OutcomeBody,
-    /// With `succeed`.
-    #[schema(value_type = serde_json::Value)]
-    result: Option<Box<RawValue>>,
-    /// With `fail`.
-    error: Option<ErrorBody>,
-    /// With `fail`.
-    retry: Option<bool>,
-    /// With `fail`.
-    retry_in: Option<String>,
-}
-
-#[derive(Deserialize, ToSchema, Debug)]
-#[serde(rename_all = "snake_case")]
-#[schema(as = Outcome)]
-pub enum OutcomeBody {
-    Succeed,
-    Fail,
-    Release,
-}
-
-/// One result for each job, in input order.
-#[derive(Serialize, ToSchema, Debug)]
-#[schema(as = FinishReceipt)]
-pub struct FinishReceiptBody {
-    results: Vec<FinishResultBody>,
-}
-
-/// The job's state now, or why the call changed nothing.
-#[derive(Serialize, ToSchema, Debug)]
-#[schema(as = FinishResult)]
-pub struct FinishResultBody {
-    job_id: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<StateBody>)]
-    state: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<ProblemBody>,
-}
-
-/// Finish many jobs
-///
-/// Each by itself: one that is lost does not keep the others from ending.
-#[utoipa::path(
-    post, path = "/v1/worker/finish", operation_id = "finishJobs", tag = "workers",
-    request_body(content = FinishBody, example = json!({"jobs": [
-        {"job_id": "0193a5c4-9f3e-7c11-8000-4a1f6c7d2e90", "lease_token": "0b2f1f0e-5b7e-4a57-9d3a-6f0b4f6f3d11",
-         "outcome": "succeed", "result": {"invoice": 7}}
-    ]})),
-    responses((status = 200, description = "One result for each job", body = FinishReceiptBody), FinishProblems)
-)]
-pub(super) async fn finish(
-    State(app): State<App>,
-    by: By<Work>,
-    Wire(FinishBody { jobs }): Wire<FinishBody, BATCH>,
-) -> Result<Response, Problem> {
-    if !(1..=FINISH_MAX).contains(&jobs.len()) {
-        let detail = format!("1 to {FINISH_MAX} jobs are finished at once, not {}", jobs.len());
-        return Err(Problem::new(Code::InvalidRequest, detail).at("/jobs"));
-    }
-    let items = jobs.into_iter().enumerate().map(|(index, item)| {
-        let below = |problem: Problem| problem.below(&format!("/jobs/{index}"));
-        finish_of(item).map_err(below)
-    });
-    let items: Vec<(String, Ending)> = items.collect::<Result<_, _>>()?;
-    let mut results: Vec<FinishResultBody> = Vec::with_capacity(items.len());
-    let mut ending = JoinSet::new();
-    for (index, (job_id, item)) in items.into_iter().enumerate() {
-        let (state, error) = (None, None);
-        results.push(FinishResultBody { job_id, state, error });
-        match item {
-            Err(problem) => results[index].error = Some(problem.into_body()),
-            Ok((job, call)) => {
-                let (calls, app) = (app.calls.clone(), by.app);
-                // Together, so that one transaction ends them; and to their end, whatever the client does.
-                ending.spawn(async move { (index, calls.call(app, job, call).await) });
-            }
-        }
-    }
-    while let Some(ended) = ending.join_next().await {
-        let (index, answer) = ended.map_err(|panic| problem::internal().because(panic.to_string()))?;
-        match answer {
-            Ok(Answer { state, .. }) => results[index].state = Some(state.as_str()),
-            Err(failure) => results[index].error = Some(Problem::from(failure).into_body()),
-        }
-    }
-    Ok(JsonBody(FinishReceiptBody { results }).into_response())
-}
-
-/// A call that ends a job, or why it cannot be one.
-type Ending = Result<(JobId, Call), Problem>;
-
-/// The outer error is of a request that is wrong; the inner one is this job's alone.
-fn finish_of(item: FinishItemBody) -> Result<(String, Ending), Problem> {
-    let FinishItemBody {
-        job_id,
-        lease_token,
-        outcome,
-        result,
-        error,
-        retry,
-        retry_in,
-    } = item;
-    let given = [
-        ("/result", result.is_some(), matches!(outcome, OutcomeBody::Succeed)),
-        ("/error", error.is_some(), matches!(outcome, OutcomeBody::Fail)),
-        ("/retry", retry.is_some(), matches!(outcome, OutcomeBody::Fail)),
-        ("/retry_in", retry_in.is_some(), matches!(outcome, OutcomeBody::Fail)),
-    ];
-    if let Some((pointer, ..)) = given.into_iter().find(|(_, given, belongs)| *given && !belongs) {
-        let detail = "this member does not go with this outcome: it would be ignored in silence";
-        return Err(Problem::new(Code::InvalidRequest, detail).at(pointer));
-    }
-    let result = result_of(result)?;
-    let call = match outcome {
-        OutcomeBody::Succeed => token(&lease_token).map(|token| Call::Succeed { token, result }),
-        OutcomeBody::Release => token(&lease_token).map(|token| Call::Release { token }),
-        OutcomeBody::Fail => match fail_of(FailBody {
-            lease_token,
-            error,
-            retry,
-            retry_in,
-        }) {
-            Err(problem) if problem.code() != Code::LeaseLost => return Err(problem),
-            call => call,
-        },
-    };
-    let item = match job_id_of(&job_id) {
-        None => Err(job_not_found()),
-        Some(id) => call.map(|call| (id, call)),
-    };
-    Ok((job_id, item))
 }

@@ -82,17 +82,11 @@ pub(super) async fn check(pool: &PgPool) -> Result<usize, Error> {
     } else {
         0
     };
-    if applied != newest {
-        let problem = if applied < newest {
-            "run `solejob migrate`"
-        } else {
-            "this server is too old for it"
-        };
-        return unfit(
-            "schema",
-            format!("the schema has version {applied} and this server needs {newest}: {problem}"),
-        );
+    if applied < newest {
+        let problem = format!("the schema has version {applied} and this server needs {newest}: run `solejob migrate`");
+        return unfit("schema", problem);
     }
+    // A newer schema only adds: servers of the version before go on while others are replaced.
     // A third of the table: three servers with a transaction of the most locks each, and the rest for tables.
     let slots: i64 = row.try_get("lock_slots")?;
     Ok(usize::try_from(slots / 3).unwrap_or(usize::MAX).max(LOCKS_EACH_MIN))

@@ -74,7 +74,11 @@ impl Calls {
                     if group.is_empty() {
                         break;
                     }
-                    runner.run(group).await;
+                    // In a task of its own, so that a panic costs one group and not the worker protocol.
+                    let runner = Arc::clone(&runner);
+                    if let Err(panic) = tokio::spawn(async move { runner.run(group).await }).await {
+                        tracing::error!(%panic, "a group of calls was lost in a panic");
+                    }
                 }
             });
         }

@@ -147,7 +147,16 @@ impl Reserver {
         let line = lines.entry(shape.clone()).or_insert_with(|| {
             let line = Arc::new(Line::default());
             let (shared, served) = (Arc::clone(&self.0), Arc::clone(&line));
-            self.0.tasks.spawn(async move { shared.serve(shape, served).await });
+            self.0.tasks.spawn(async move {
+                loop {
+                    // In a task of its own: after a panic, those who still stand in the line are served again.
+                    let (shared, shape, served) = (Arc::clone(&shared), shape.clone(), Arc::clone(&served));
+                    match tokio::spawn(async move { shared.serve(shape, served).await }).await {
+                        Ok(()) => break,
+                        Err(panic) => tracing::error!(%panic, "a look for jobs was lost in a panic"),
+                    }
+                }
+            });
             line
         });
         line.waiting().push_back(waiting);

@@ -1,6 +1,7 @@
 //! `solejob dispatch`: one job, and the lines of a file.
 
 use std::fmt::Write;
+use std::time::{Duration, Instant};
 
 use serde_json::json;
 
@@ -254,6 +255,31 @@ async fn invalid_lines_are_named_and_the_others_stored() {
             .ends_with("9 lines: 2 created, 0 reused, 1 conflicts, 5 invalid\n"),
         "{ran:?}"
     );
+    app.finish().await;
+}
+
+#[tokio::test]
+async fn an_import_that_stops_does_not_wait_for_its_input() {
+    let app = App::start().await;
+    let line = |n: u8| {
+        let keys = json!({"window_key": "k", "window": "1h"});
+        json!({"name": "a", "payload": n, "uniqueness": keys}).to_string()
+    };
+    let began = Instant::now();
+    // The pipe stays open for longer than the import may take.
+    let script = r#"{ printf '%s\n' "$1" "$2"; sleep 30; } | {
+        "$BINARY" dispatch --from - --batch-size 2; echo "it exited with $?"; kill -9 $PPID; }"#;
+    let mut command = std::process::Command::new("bash");
+    command.args(["-c", script, "bash", &line(1), &line(2)]);
+    command.env("BINARY", env!("CARGO_BIN_EXE_solejob"));
+    command.env("SOLEJOB_URL", format!("http://{}", app.address()));
+    let output = tokio::task::spawn_blocking(move || command.output())
+        .await
+        .unwrap()
+        .unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(said.ends_with("it exited with 3\n"), "{said}");
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
     app.finish().await;
 }
 

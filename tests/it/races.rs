@@ -8,6 +8,8 @@ use tokio::task::JoinSet;
 
 use crate::support::{Answer, App, Gate, Options, Session};
 
+/// Counts transactions that were decided anew, as after a constraint fired.
+const RETRIES: &str = "solejob_dispatch_retries_total";
 const CALLERS: usize = 50;
 const ROUNDS: usize = 100;
 /// Rounds of the rarer races, each of which needs some preparation.
@@ -83,6 +85,12 @@ async fn rounds_of(uniqueness: impl Fn(usize) -> Value, reused_as: &str) {
         .await
         .expect("a count");
     assert_eq!(jobs, ROUNDS as i64, "one job for each round");
+    assert_eq!(
+        app.counter(RETRIES).await,
+        0,
+        "the locks keep dispatches from meeting in a constraint"
+    );
+    assert!(app.counter("solejob_dispatches_total").await >= (ROUNDS * CALLERS) as u64);
     app.finish().await;
 }
 
@@ -263,6 +271,10 @@ async fn a_key_that_appears_behind_the_locks_is_reused() {
         assert_eq!(answer.at("/disposition"), "reused", "{}", answer.text);
         assert_eq!(answer.at("/duplicate_match"), matched);
         assert_eq!(answer.job_id(), intruder.old);
+        assert!(
+            intruder.app.counter(RETRIES).await >= 1,
+            "nobody counted that it was decided anew"
+        );
         intruder.app.finish().await;
     }
 }

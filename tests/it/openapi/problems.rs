@@ -231,17 +231,19 @@ impl Provoked {
 }
 
 /// Jobs in the states that the requests need.
-async fn jobs(app: &App, client: &Client) -> [String; 2] {
+async fn jobs(client: &Client) -> [String; 2] {
     let job = async |body| client.post("/v1/jobs", &body, 201).await.job_id().to_owned();
     let pending = job(json!({"name": "n", "uniqueness": {"active_key": "a"}})).await;
     let window = json!({"window_key": "w", "window": "1h"});
     job(json!({"name": "n", "payload": "another", "uniqueness": window})).await;
     job(json!({"name": "n", "uniqueness": {"window_key": "b", "window": "1h"}})).await;
-    let done = job(json!({"name": "n"})).await;
-    // No route lets a worker finish it yet.
-    let finish = "update jobs set state = 'succeeded', finished_at = clock_timestamp() where job_id = $1::uuid";
-    let finished = sqlx::query(finish).bind(&done).execute(app.sql()).await.unwrap();
-    assert_eq!(finished.rows_affected(), 1);
+    let done = job(json!({"name": "done"})).await;
+    let reserved = client
+        .post("/v1/worker/reserve", &json!({"names": ["done"]}), 200)
+        .await;
+    let token = reserved.at("/jobs/0/lease/token").clone();
+    let succeed = format!("/v1/worker/{done}/succeed");
+    client.post(&succeed, &json!({"lease_token": token}), 200).await;
     [pending, done]
 }
 
@@ -260,7 +262,7 @@ async fn every_problem_is_provoked_and_declared() {
         faults: Vec::new(),
     };
     let operations = provoked.described.operations();
-    let [pending, done] = jobs(&app, &client).await;
+    let [pending, done] = jobs(&client).await;
 
     for (id, code, path, body) in REQUESTS {
         let operation = provoked.described.operation(id);

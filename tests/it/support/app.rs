@@ -155,6 +155,21 @@ impl App {
         self.servers.iter().map(|server| server.log.text()).collect()
     }
 
+    /// The sum of a counter over its labels and all servers; a counter that was never moved is zero.
+    pub(crate) async fn counter(&self, name: &str) -> u64 {
+        let mut sum = 0;
+        for client in &self.clients {
+            let metrics = client.get("/metrics", 200).await.text;
+            let series = metrics.lines().filter(|line| {
+                let rest = line.strip_prefix(name);
+                rest.is_some_and(|rest| rest.starts_with(['{', ' ']))
+            });
+            let values = series.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok());
+            sum += values.sum::<u64>();
+        }
+        sum
+    }
+
     /// Runs another command of the binary on this database; gives its stdout.
     pub(crate) async fn command_output(&self, args: &[&str]) -> String {
         let mut command = solejob(self.database_url());
