@@ -62,15 +62,13 @@ impl Lines {
         let mut any = false;
         loop {
             if self.at == self.chunk.len() {
-                self.at = 0;
-                self.chunk = match self.chunks.recv().await {
-                    Some(chunk) => chunk?,
+                // At the end it is empty, and stays so.
+                (self.chunk, self.at) = (Vec::new(), 0);
+                match self.chunks.recv().await {
+                    Some(chunk) => self.chunk = chunk?,
                     None if any => break,
-                    None => {
-                        self.chunk = Vec::new();
-                        return Ok(Line::End);
-                    }
-                };
+                    None => return Ok(Line::End),
+                }
             }
             any = true;
             let rest = &self.chunk[self.at..];
@@ -111,6 +109,7 @@ mod tests {
         let mut source = Lines::of(Drip(io::Cursor::new(text.to_vec()), drip));
         let (mut found, mut line) = (Vec::new(), Vec::new());
         loop {
+            assert!(found.len() < 10, "there is no end");
             match source.next(&mut line).await.unwrap() {
                 Line::End => {
                     assert_eq!(source.taken, text.len() as u64);
