@@ -23,10 +23,6 @@ const SINGLE_BESIDE_PAYLOAD: usize = 512 << 10;
 /// Bytes of a body that has no payload.
 const SMALL_BODY: usize = 16 << 10;
 
-/// A client that sends too much is read on up to here, so that it hears the answer: many do not listen before
-/// they have sent everything.
-const DRAIN_BYTES: usize = 64 << 20;
-
 /// A body that has passed [`json::check`], not yet understood.
 #[derive(Debug)]
 pub struct Checked<const KIND: u8>(pub Bytes);
@@ -68,13 +64,7 @@ async fn read(request: Request, kind: u8, app: &App) -> Result<Bytes, Problem> {
     if declared == MediaType::Other {
         return Err(unsupported());
     }
-    // Who waits for leave to send is told before it does.
-    let patience = if request.headers().contains_key(header::EXPECT) {
-        limit
-    } else {
-        DRAIN_BYTES
-    };
-    let bytes = collect(request.into_body(), limit, patience, code).await?;
+    let bytes = collect(request.into_body(), limit, code).await?;
     match (bytes.is_empty(), declared) {
         (true, _) if kind == SMALL => Ok(Bytes::from_static(b"{}")),
         (false, MediaType::Missing) => Err(unsupported()),
@@ -115,14 +105,15 @@ fn unsupported() -> Problem {
     )
 }
 
-async fn collect(mut body: Body, limit: usize, patience: usize, code: Code) -> Result<Bytes, Problem> {
+/// What is behind the limit is left to be drained.
+async fn collect(mut body: Body, limit: usize, code: Code) -> Result<Bytes, Problem> {
     let too_large = || {
         Problem::new(
             code,
             format!("the body has more than {limit} bytes, which is the limit here"),
         )
     };
-    if body.size_hint().lower() > patience as u64 {
+    if body.size_hint().lower() > limit as u64 {
         return Err(too_large());
     }
     let (mut parts, mut read): (Vec<Bytes>, usize) = (Vec::new(), 0);
@@ -137,20 +128,16 @@ async fn collect(mut body: Body, limit: usize, patience: usize, code: Code) -> R
             continue;
         };
         read += data.len();
-        if read > patience {
-            break;
-        }
         if read > limit {
-            parts.clear();
-        } else {
-            parts.push(data);
+            return Err(too_large());
         }
+        parts.push(data);
     }
-    match (read > limit, parts.len()) {
-        (true, _) => Err(too_large()),
-        (false, 1) => Ok(parts.remove(0)),
-        (false, _) => Ok(parts.concat().into()),
-    }
+    Ok(if parts.len() == 1 {
+        parts.remove(0)
+    } else {
+        parts.concat().into()
+    })
 }
 
 /// Checks a body as JSON, strictly.

@@ -7,6 +7,7 @@ pub mod auth;
 mod batch;
 mod calls;
 mod dispatch;
+mod drain;
 mod examples;
 mod extract;
 mod jobs;
@@ -144,6 +145,7 @@ pub fn router(app: App) -> Router {
         .method_not_allowed_fallback(meta::method_not_allowed)
         // A panic is caught inside of what counts and logs, so that it is counted and logged as well.
         .layer(CatchPanicLayer::custom(panicked))
+        .layer(axum::middleware::from_fn(drain::drain))
         .layer(axum::middleware::from_fn(observe::observe))
         .with_state(app)
 }

@@ -189,8 +189,10 @@ pub(super) async fn full_jobs(
         return Ok(HashMap::new());
     }
     let ids: Vec<Uuid> = ids.iter().map(|id| id.0).collect();
+    // The application beside each id: both are then one look into the primary key, whatever plan was made when.
+    let apps = |ids: &[Uuid]| vec![app.0; ids.len()];
     let rows: Vec<FullJobRow> = sqlx::query_as(statements::FULL_JOBS)
-        .bind(app.0)
+        .bind(apps(&ids))
         .bind(&ids)
         .fetch_all(&mut *connection)
         .await?;
@@ -207,7 +209,7 @@ pub(super) async fn full_jobs(
         jobs.insert(full.job.id, full);
     }
     let keys = sqlx::query(statements::WINDOW_KEYS)
-        .bind(app.0)
+        .bind(apps(&found))
         .bind(&found)
         .bind(windows)
         .fetch_all(&mut *connection)
@@ -224,7 +226,7 @@ pub(super) async fn full_jobs(
     }
     if !retried.is_empty() {
         let past = sqlx::query(statements::PAST_ATTEMPTS)
-            .bind(app.0)
+            .bind(apps(&retried))
             .bind(retried)
             .fetch_all(connection)
             .await?;
