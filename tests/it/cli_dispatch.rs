@@ -267,8 +267,9 @@ async fn an_import_that_stops_does_not_wait_for_its_input() {
     };
     let began = Instant::now();
     // The pipe stays open for longer than the import may take.
-    let script = r#"{ printf '%s\n' "$1" "$2"; sleep 30; } | {
-        "$BINARY" dispatch --from - --batch-size 2; echo "it exited with $?"; kill -9 $PPID; }"#;
+    let script = r#"
+        "$BINARY" dispatch --from - --batch-size 2 < <(printf '%s\n' "$1" "$2"; exec sleep 30 2>/dev/null)
+        echo "it exited with $?""#;
     let mut command = std::process::Command::new("bash");
     command.args(["-c", script, "bash", &line(1), &line(2)]);
     command.env("BINARY", env!("CARGO_BIN_EXE_solejob"));
