@@ -17,7 +17,7 @@ use uuid::Uuid;
 use crate::duration::Millis;
 use crate::job::{AppId, JobId};
 use crate::life::Call;
-use crate::store::{Class, Error, FullJob, Shape, Store, Wish};
+use crate::store::{Class, FullJob, Shape, Store, Wish};
 use crate::wakeups::Wakeups;
 use crate::work::calls::{Calls, Failure};
 
@@ -133,7 +133,7 @@ impl Reserver {
             answer,
         };
         self.join(shape, waiting);
-        answered.await.unwrap_or(Err(Failure::Unavailable))
+        answered.await.unwrap_or_else(|_| Err(Failure::died()))
     }
 
     /// Gives back jobs whose worker did not get them.
@@ -240,7 +240,7 @@ impl Shared {
             }
             Err(failure) => {
                 for waiting in group {
-                    let _gone = waiting.answer.send(Err(failure));
+                    let _gone = waiting.answer.send(Err(failure.clone()));
                 }
                 Looked::Full
             }
@@ -258,10 +258,15 @@ impl Shared {
                 Err(error) if error.class() == Class::Again => {
                     tracing::debug!(%error, "a reserve is tried again");
                 }
-                Err(error) => return Err(failed(&error)),
+                Err(error) => {
+                    tracing::error!(%error, "jobs could not be reserved");
+                    return Err(Failure::of(&error));
+                }
             }
         }
-        Err(Failure::Unavailable)
+        Err(Failure::Unavailable(
+            "other transactions came in between, again and again".into(),
+        ))
     }
 
     /// Answers those who have waited long enough, those who have hung up, and when the server stops everybody.
@@ -294,14 +299,6 @@ impl Shared {
 
 /// How often a reserve is tried again when another transaction came in between.
 const ATTEMPTS: u32 = 10;
-
-fn failed(error: &Error) -> Failure {
-    tracing::error!(%error, "jobs could not be reserved");
-    match error.class() {
-        Class::Refused => Failure::Internal,
-        Class::Again | Class::LockTableFull | Class::Unavailable => Failure::Unavailable,
-    }
-}
 
 /// The head of the line, less those who have hung up.
 fn take_group(waiting: &mut VecDeque<Waiting>) -> Vec<Waiting> {
