@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
@@ -300,7 +301,7 @@ pub struct NewJob {
     pub queue: String,
     pub priority: i16,
     /// JSON text, as posted.
-    pub payload: Box<str>,
+    pub payload: Arc<str>,
     pub metadata: Vec<(String, String)>,
     pub resource_keys: Vec<String>,
     pub start: Start,

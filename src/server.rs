@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::config::{self, Access, Config, Secret};
-use crate::dispatch::{DatabaseClock, Dispatcher};
+use crate::dispatch::{DatabaseClock, Dispatcher, Types};
 use crate::http::{self, App, auth};
 use crate::maintenance;
 use crate::store::{self, Class, NewToken, Store, TokenHash};
@@ -61,7 +61,16 @@ pub async fn run(config: Config, metrics: PrometheusHandle, stop: CancellationTo
     let tasks = TaskTracker::new();
     let clock = Arc::new(DatabaseClock::new(store.now().await?));
     let wakeups = Wakeups::default();
-    let dispatcher = Dispatcher::start(store.clone(), clock, wakeups.clone(), &config.dispatch, &tasks);
+    let types = Types::load(store.clone()).await?;
+    types.keep_fresh(&stop, &tasks);
+    let dispatcher = Dispatcher::start(
+        store.clone(),
+        types.clone(),
+        clock,
+        wakeups.clone(),
+        &config.dispatch,
+        &tasks,
+    );
     let calls = Calls::start(store.clone(), wakeups.clone(), config.work.in_flight, &tasks);
     let reserver = Reserver::new(
         store.clone(),
@@ -75,6 +84,7 @@ pub async fn run(config: Config, metrics: PrometheusHandle, stop: CancellationTo
     let app = App {
         store: store.clone(),
         dispatcher: dispatcher.clone(),
+        types,
         calls: calls.clone(),
         reserver,
         waits: Waits::new(store.clone(), wakeups.clone()),

@@ -1,5 +1,7 @@
 //! The members that a dispatch and a job type have in common, each read from its text and held to its bounds.
 
+use serde::{Deserialize, Serialize};
+
 use crate::duration::{self, Millis};
 use crate::job::{Backoff, FinalState, FinalStates, Retry};
 use crate::uniqueness::decide::OnMismatch;
@@ -19,8 +21,8 @@ pub enum InvalidKind {
     Window,
     Duration,
     PayloadTooLarge,
-    /// The parent is no job of this application.
-    Parent,
+    /// The parent is no job of this application, or does not fit the scope.
+    Scope,
     /// An expression that does not compile, or may not.
     Selector,
     /// A declared key is null.
@@ -55,13 +57,20 @@ impl Invalid {
 }
 
 /// Retry settings as they were given. What is left out is left to whoever comes next.
-#[derive(Clone, PartialEq, Debug, Default)]
+#[derive(Clone, PartialEq, Serialize, Deserialize, Debug, Default)]
+#[serde(deny_unknown_fields)]
 pub struct RetryRequest {
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub max_attempts: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub backoff: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub initial: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub factor: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub max: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub jitter: Option<bool>,
 }
 

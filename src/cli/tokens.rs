@@ -76,7 +76,7 @@ impl Right {
 
 /// Applications and environments are named as jobs are.
 fn name(text: &str) -> Result<String, String> {
-    if crate::dispatch::prepare::is_name(text) {
+    if crate::settings::is_name(text) {
         Ok(text.into())
     } else {
         Err("1 to 128 of A-Z a-z 0-9 . _ : -".into())

@@ -13,8 +13,9 @@ use tokio_util::task::TaskTracker;
 
 use crate::dispatch::clock::DatabaseClock;
 use crate::dispatch::group;
-use crate::dispatch::prepare::Prepared;
-use crate::job::AppId;
+use crate::dispatch::types::Types;
+use crate::dispatch::unit::PreparedUnit;
+use crate::settings::Invalid;
 use crate::store::Store;
 use crate::uniqueness::holders::UnitOutcome;
 use crate::wakeups::Wakeups;
@@ -66,23 +67,8 @@ pub enum Failure {
     Unavailable(Outcome, Arc<str>),
     /// A fault of the server: nothing is stored.
     Internal(Arc<str>),
-}
-
-/// One dispatch, or a batch, that has passed preparation.
-#[derive(Debug)]
-pub struct PreparedUnit {
-    pub app: AppId,
-    pub items: Vec<Prepared>,
-    pub continue_on_conflict: bool,
-}
-
-impl PreparedUnit {
-    fn bytes(&self) -> usize {
-        counted(
-            self.items.iter().map(|item| item.job.payload.len()).sum(),
-            self.items.len(),
-        )
-    }
+    /// A job type was changed behind the preparation, and by the new one these items are invalid.
+    Invalid(Vec<(usize, Invalid)>),
 }
 
 /// What items with these many bytes of payload count in the queue: each has other members too.
@@ -117,6 +103,7 @@ impl Dispatcher {
     /// empty.
     pub fn start(
         store: Store,
+        types: Types,
         clock: Arc<DatabaseClock>,
         wakeups: Wakeups,
         limits: &Limits,
@@ -126,6 +113,7 @@ impl Dispatcher {
         let shared = Arc::new(group::Runner {
             locks: Semaphore::new(store.locks_each()),
             store,
+            types,
             clock: Arc::clone(&clock),
             wakeups,
             deadline: limits.deadline,

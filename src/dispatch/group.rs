@@ -1,6 +1,6 @@
 //! One group: lock, look up, decide, write, commit, answer; and again, where another transaction came in between.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -8,8 +8,10 @@ use metrics::{counter, histogram};
 use tokio::sync::Semaphore;
 
 use crate::dispatch::clock::DatabaseClock;
-use crate::dispatch::dispatcher::{Failure, Outcome, PreparedUnit, Waiting};
-use crate::job::JobIds;
+use crate::dispatch::dispatcher::{Failure, Outcome, Waiting};
+use crate::dispatch::types::Types;
+use crate::dispatch::unit::PreparedUnit;
+use crate::job::{AppId, JobIds};
 use crate::store::{Asked, Class, Committed, Creation, Error, Store, Writes, Written};
 use crate::uniqueness::decide::Match;
 use crate::uniqueness::holders::{Change, Position, Unit, UnitOutcome};
@@ -28,6 +30,7 @@ const RECONNECT_PAUSE: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(super) struct Runner {
     pub(super) store: Store,
+    pub(super) types: Types,
     /// Locks that this server's transactions may hold together: its share of the database's lock table.
     pub(super) locks: Semaphore,
     pub(super) clock: Arc<DatabaseClock>,
@@ -39,6 +42,8 @@ pub(super) struct Runner {
 enum Failed {
     /// Nothing is stored.
     Before(Error),
+    /// Nothing was decided: some unit was prepared by other job types than are stored, in these versions.
+    Stale(BTreeMap<AppId, i64>),
     /// The COMMIT was sent and its answer never came.
     Committing(Error, Option<Written>, Vec<UnitOutcome>),
 }
@@ -56,19 +61,16 @@ impl Runner {
         let parts = group
             .into_iter()
             .map(|waiting| (waiting.unit, (waiting.answer, waiting.room)));
-        let (units, answers): (Vec<PreparedUnit>, Vec<_>) = parts.unzip();
+        let (mut units, answers): (Vec<PreparedUnit>, Vec<_>) = parts.unzip();
         let deadline = Instant::now() + self.deadline;
-        let mut results = self.decide(&units, deadline).await;
+        let mut results = self.decide(&mut units, deadline).await;
         if units.len() > 1 && matches!(results, Err(Failure::Internal(_))) {
             // Whatever the database did not take, it is one unit's: it must not fail its neighbours.
             counter!("solejob_dispatch_groups_split_total").increment(1);
             let mut alone = Vec::with_capacity(units.len());
-            for unit in &units {
-                alone.push(
-                    self.decide(std::slice::from_ref(unit), deadline)
-                        .await
-                        .and_then(|mut one| one.pop().ok_or_else(no_result)),
-                );
+            for unit in &mut units {
+                let decided = self.decide(std::slice::from_mut(unit), deadline).await;
+                alone.push(decided.and_then(|mut one| unit.result(one.pop().ok_or_else(no_result)?)));
             }
             for ((answer, _room), result) in answers.into_iter().zip(alone) {
                 count(&result);
@@ -76,9 +78,9 @@ impl Runner {
             }
             return;
         }
-        for (answer, _room) in answers.into_iter().rev() {
+        for ((answer, _room), unit) in answers.into_iter().zip(&mut units).rev() {
             let result = match &mut results {
-                Ok(outcomes) => outcomes.pop().ok_or_else(no_result),
+                Ok(outcomes) => outcomes.pop().ok_or_else(no_result).and_then(|one| unit.result(one)),
                 Err(failure) => Err(failure.clone()),
             };
             count(&result);
@@ -88,13 +90,24 @@ impl Runner {
     }
 
     /// Decides and stores `units` in one transaction, as often as it takes.
-    async fn decide(&self, units: &[PreparedUnit], deadline: Instant) -> Result<Vec<UnitOutcome>, Failure> {
+    async fn decide(&self, units: &mut [PreparedUnit], deadline: Instant) -> Result<Vec<UnitOutcome>, Failure> {
         let mut locks_each = self.store.locks_each();
         for attempt in 1.. {
             let nonce: i64 = rand::random();
             let (error, unknown) = match self.attempt(units, nonce, locks_each).await {
                 Ok((outcomes, _committed)) => return Ok(outcomes),
                 Err(Failed::Before(error)) => (error, false),
+                Err(Failed::Stale(versions)) => match self.prepare_again(units, &versions).await {
+                    Ok(()) if Instant::now() < deadline => {
+                        counter!("solejob_dispatch_retries_total", "reason" => "stale_types").increment(1);
+                        continue;
+                    }
+                    Ok(()) => {
+                        let cause = "its job types have changed each time that it was prepared";
+                        return Err(Failure::Unavailable(Outcome::None, cause.into()));
+                    }
+                    Err(error) => (error, false),
+                },
                 Err(Failed::Committing(error, None, outcomes)) => {
                     // It wrote nothing: what it read under its locks was true, whatever became of the commit.
                     tracing::warn!(%error, "a commit that had nothing to write was lost");
@@ -161,9 +174,15 @@ impl Runner {
         let locks = LockSet::new(asked.places(), nonce, locks_each);
         let _share = self.share(&locks).await;
 
-        let mut locked = self.store.begin(&locks).await?.lock(&locks).await?;
+        let apps: BTreeSet<AppId> = units.iter().map(|unit| unit.app).collect();
+        let apps: Vec<AppId> = apps.into_iter().collect();
+        let mut locked = self.store.begin(&locks).await?.lock(&locks, &apps).await?;
         let decided_at = locked.decided_at();
         self.clock.set(decided_at);
+        let versions: BTreeMap<AppId, i64> = apps.into_iter().zip(locked.types_versions().iter().copied()).collect();
+        if units.iter().any(|unit| is_stale(unit, &versions)) {
+            return Err(Failed::Stale(versions));
+        }
         let mut holders = locked.look_up(&asked).await?;
 
         let mut ids = JobIds::new(decided_at, rand::random());
@@ -192,6 +211,22 @@ impl Runner {
         }
     }
 
+    /// Prepares those units again whose job types have changed. One that is invalid by the new ones stays in its place,
+    /// without items.
+    async fn prepare_again(&self, units: &mut [PreparedUnit], versions: &BTreeMap<AppId, i64>) -> Result<(), Error> {
+        let stale = units.iter().filter(|unit| is_stale(unit, versions));
+        let apps: BTreeSet<AppId> = stale.map(|unit| unit.app).collect();
+        for app in apps {
+            let types = self.types.refresh(app).await?;
+            for unit in units.iter_mut().filter(|unit| unit.app == app) {
+                unit.prepare_again(&types, &self.clock);
+                // Other keys may be held by nobody: an item without its parent creates no job.
+                unit.refuse_orphans(&self.store).await?;
+            }
+        }
+        Ok(())
+    }
+
     /// This transaction's share of the lock table, given back when it ends.
     async fn share(&self, locks: &LockSet) -> Option<tokio::sync::SemaphorePermit<'_>> {
         let wanted = match locks {
@@ -204,6 +239,10 @@ impl Runner {
             .await
             .ok()
     }
+}
+
+fn is_stale(unit: &PreparedUnit, versions: &BTreeMap<AppId, i64>) -> bool {
+    versions.get(&unit.app) != Some(&unit.types_version())
 }
 
 /// Every unit has one result: this is a fault of the code.
@@ -301,6 +340,7 @@ pub(super) fn count(result: &Result<UnitOutcome, Failure>) {
         Err(Failure::Unavailable(Outcome::None, _)) => add("unavailable"),
         Err(Failure::Unavailable(Outcome::Unknown, _)) => add("unknown"),
         Err(Failure::Internal(_)) => add("internal"),
+        Err(Failure::Invalid(_)) => add("invalid"),
     }
 }
 

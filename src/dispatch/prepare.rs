@@ -1,32 +1,33 @@
 //! Everything about a dispatch that can be right or wrong by itself, before any key is looked up.
 
+use std::sync::Arc;
+
 use chrono::{DateTime, Timelike as _};
 use uuid::Uuid;
 
 use crate::dispatch::window::{Parents, WindowRequest, key_of};
-use crate::duration::{self, Millis};
-use crate::job::{Backoff, FinalState, FinalStates, Instant, JobId, NewJob, Parent, Policy, Retry, Start};
+use crate::duration::Millis;
+use crate::job::{Instant, JobId, NewJob, Parent, Policy, Retry, Start};
+use crate::job_types::definition::{DeclaredKeys, JobType};
+use crate::job_types::registry::Snapshot;
+use crate::job_types::selector::Input;
 use crate::json::pointer;
-use crate::uniqueness::decide::{Ask, AskedKey, AskedWindow, OnMismatch};
+use crate::settings::{self, Invalid, InvalidKind, QUEUE_DEFAULT, RETENTION_DEFAULT, RetryRequest, TEN_YEARS};
+use crate::uniqueness::decide::{Ask, AskedKey, AskedWindow};
 use crate::uniqueness::fingerprint::{Asked, AskedStart, Fingerprint};
 use crate::uniqueness::key::{Key, KeyText};
 
-pub const NAME_BYTES_MAX: usize = 128;
 pub const METADATA_MEMBERS_MAX: usize = 64;
 pub const METADATA_KEY_BYTES_MAX: usize = 128;
 pub const METADATA_VALUE_BYTES_MAX: usize = 1_024;
 pub const RESOURCE_KEYS_MAX: usize = 16;
-const DAY: u64 = 24 * 3_600_000;
-const TEN_YEARS: Millis = Millis(3_650 * DAY);
-const RETENTION_DEFAULT: Millis = Millis(7 * DAY);
-const QUEUE_DEFAULT: &str = "default";
 
 /// A dispatch as it was posted: every member has its JSON type and nothing more is known of it.
 #[derive(Clone, Debug, Default)]
 pub struct Request {
     pub name: String,
     /// JSON text that has passed [`crate::json::check`].
-    pub payload: Option<Box<str>>,
+    pub payload: Option<Arc<str>>,
     pub queue: Option<String>,
     pub priority: Option<i64>,
     pub delay: Option<String>,
@@ -43,17 +44,6 @@ pub struct Request {
     pub retention: Option<String>,
 }
 
-/// The retry settings of a [`Request`].
-#[derive(Clone, Debug, Default)]
-pub struct RetryRequest {
-    pub max_attempts: Option<i64>,
-    pub backoff: Option<String>,
-    pub initial: Option<String>,
-    pub factor: Option<f64>,
-    pub max: Option<String>,
-    pub jitter: Option<bool>,
-}
-
 /// A dispatch that may be decided.
 #[derive(Clone, Debug)]
 pub struct Prepared {
@@ -63,41 +53,8 @@ pub struct Prepared {
     pub orphan: bool,
 }
 
-/// Which kind of error a member is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum InvalidKind {
-    Request,
-    Key,
-    Window,
-    Duration,
-    PayloadTooLarge,
-    /// The parent is no job of this application, or does not fit the scope.
-    Scope,
-    /// Two spellings of one key differ.
-    KeyMismatch,
-}
-
-/// What is wrong with a dispatch.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Invalid {
-    pub kind: InvalidKind,
-    /// JSON pointer to the member, from the dispatch.
-    pub pointer: String,
-    pub detail: String,
-}
-
-impl Invalid {
-    pub(super) fn new(kind: InvalidKind, pointer: impl Into<String>, detail: impl Into<String>) -> Invalid {
-        Invalid {
-            kind,
-            pointer: pointer.into(),
-            detail: detail.into(),
-        }
-    }
-}
-
 fn request(pointer: &str, detail: impl Into<String>) -> Invalid {
-    Invalid::new(InvalidKind::Request, pointer, detail)
+    Invalid::request(pointer, detail)
 }
 
 /// What a dispatch is prepared with.
@@ -107,14 +64,17 @@ pub struct Surroundings<'a> {
     /// Bounds how far ahead a dispatch may start.
     pub now: Instant,
     pub parents: &'a Parents,
+    /// The job types of its application.
+    pub types: &'a Snapshot,
 }
 
-/// Prepares one dispatch.
-pub fn prepare(request: Request, surroundings: &Surroundings<'_>) -> Result<Prepared, Invalid> {
+/// Prepares one dispatch. What it says itself comes before what its job type says, member by member.
+pub fn prepare(request: &Request, surroundings: &Surroundings<'_>) -> Result<Prepared, Invalid> {
     let Surroundings {
         payload_bytes_max,
         now,
         parents,
+        types,
     } = *surroundings;
     let Request {
         name,
@@ -134,12 +94,12 @@ pub fn prepare(request: Request, surroundings: &Surroundings<'_>) -> Result<Prep
         timeout,
         retention,
     } = request;
-    check_name("/name", &name)?;
-    if let Some(queue) = &queue {
-        check_name("/queue", queue)?;
+    settings::check_name("/name", name)?;
+    if let Some(queue) = queue {
+        settings::check_name("/queue", queue)?;
     }
-    let priority = priority.map(priority_of).transpose()?;
-    let start = start_of(delay, run_at, now)?;
+    let priority = priority.map(settings::priority_of).transpose()?;
+    let start = start_of(delay.as_deref(), run_at.as_deref(), now)?;
     if let Some(payload) = payload.as_deref().filter(|payload| payload.len() > payload_bytes_max) {
         let detail = format!(
             "the payload has {} bytes and may have {payload_bytes_max}: store it elsewhere and send a reference",
@@ -147,55 +107,75 @@ pub fn prepare(request: Request, surroundings: &Surroundings<'_>) -> Result<Prep
         );
         return Err(Invalid::new(InvalidKind::PayloadTooLarge, "/payload", detail));
     }
-    check_resource_keys(&resource_keys)?;
-    check_metadata(&metadata)?;
-    let parent = parent.map(parent_of).transpose()?;
+    check_resource_keys(resource_keys)?;
+    check_metadata(metadata)?;
+    let parent = parent.clone().map(parent_of).transpose()?;
+    let kind = types.get(name)?;
     let policy = Policy {
-        retry: retry_of(retry)?,
-        timeout: timeout
-            .map(|text| duration_of("/timeout", &text, Millis(1), Millis(30 * DAY)))
-            .transpose()?,
+        retry: settings::retry_of(retry, kind.map_or(Retry::DEFAULT, JobType::retry))?,
+        timeout: match timeout {
+            Some(text) => Some(settings::timeout_of(text)?),
+            None => kind.and_then(JobType::timeout),
+        },
     };
-    let retention = retention
-        .map(|text| duration_of("/retention", &text, Millis(0), TEN_YEARS))
+    let retention = match retention {
+        Some(text) => Some(settings::retention_of(text)?),
+        None => kind.and_then(JobType::retention),
+    };
+    let on_mismatch = on_mismatch.as_deref();
+    let on_mismatch = on_mismatch.map(|text| settings::on_mismatch_of("/uniqueness/on_mismatch", text));
+    let on_mismatch = on_mismatch.transpose()?;
+    let release_on = release_on.as_deref();
+    let release_on = release_on.map(|names| settings::release_on_of("/uniqueness/release_on", names));
+    let release_on = release_on.transpose()?;
+    let active_key = active_key.as_deref();
+    let given = active_key
+        .map(|text| key_of("/uniqueness/active_key", text))
         .transpose()?;
-    let active_text = active_key
-        .map(|text| key_of("/uniqueness/active_key", &text))
-        .transpose()?;
-    let on_mismatch = on_mismatch_of(on_mismatch)?;
-    let release_on = release_on.map(release_on_of).transpose()?;
-    let window = window.asked(parent, parents)?.map(|wanted| {
-        let key = AskedKey::new(Key::window(&name, wanted.scope, wanted.text));
+    let job_queue = queue.as_deref().or_else(|| kind?.queue()).unwrap_or(QUEUE_DEFAULT);
+    let declared = match kind {
+        None => DeclaredKeys::default(),
+        Some(kind) => kind.keys(&Input {
+            payload: payload.as_deref().unwrap_or("null"),
+            metadata,
+            name,
+            queue: job_queue,
+        })?,
+    };
+    let active_text = active_of(given, declared.active)?;
+    let window = window.asked(parent, parents, declared.window)?.map(|wanted| {
+        let key = AskedKey::new(Key::window(name, wanted.scope, wanted.text));
+        // The keys as they are resolved, all else as it was asked for: a changed default is no other request.
         let asked = Asked {
             payload: payload.as_deref(),
             queue: queue.as_deref(),
             priority,
             start,
             active_key: active_text.as_ref().map(KeyText::as_str),
-            resource_keys: &resource_keys,
-            metadata: &metadata,
+            resource_keys,
+            metadata,
         };
         let fingerprint = Fingerprint::new(&key.key, &asked);
         AskedWindow {
             key,
             window: wanted.window,
-            on_mismatch,
+            on_mismatch: on_mismatch.or(wanted.on_mismatch).unwrap_or_default(),
             release_on: release_on.unwrap_or(wanted.release_on),
             fingerprint,
         }
     });
     Ok(Prepared {
         ask: Ask {
-            active: active_text.map(|text| AskedKey::new(Key::active(&name, text))),
+            active: active_text.map(|text| AskedKey::new(Key::active(name, text))),
             window,
             policy,
         },
         job: NewJob {
-            name,
-            queue: queue.unwrap_or_else(|| QUEUE_DEFAULT.into()),
-            priority: priority.unwrap_or(0),
-            payload: payload.unwrap_or_else(|| "null".into()),
-            metadata,
+            name: name.clone(),
+            queue: job_queue.to_owned(),
+            priority: priority.or_else(|| kind?.priority()).unwrap_or(0),
+            payload: payload.clone().unwrap_or_else(|| "null".into()),
+            metadata: metadata.clone(),
             resource_keys: without_repeats(resource_keys),
             start: match start {
                 None => Start::Now,
@@ -210,41 +190,27 @@ pub fn prepare(request: Request, surroundings: &Surroundings<'_>) -> Result<Prep
     })
 }
 
-const NAME_RULE: &str = "1 to 128 of A-Z a-z 0-9 . _ : -";
-
-/// Whether `name` can be the name of a job or of a queue.
-pub fn is_name(name: &str) -> bool {
-    (1..=NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(is_name_byte)
-}
-
-fn is_name_byte(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b':' | b'-')
-}
-
-fn check_name(pointer: &str, name: &str) -> Result<(), Invalid> {
-    if is_name(name) {
-        Ok(())
-    } else {
-        Err(request(pointer, format!("a name or queue is {NAME_RULE}")))
+/// The active key: a declared one can be named as well, and not replaced.
+fn active_of(given: Option<KeyText>, declared: Option<KeyText>) -> Result<Option<KeyText>, Invalid> {
+    match (given, declared) {
+        (Some(given), Some(declared)) if given != declared => {
+            let detail = "this active_key is not the one that the job type declares: leave it out, or give the same";
+            Err(Invalid::new(InvalidKind::KeyMismatch, "/uniqueness/active_key", detail))
+        }
+        (given, declared) => Ok(given.or(declared)),
     }
 }
 
-fn priority_of(priority: i64) -> Result<i16, Invalid> {
-    priority
-        .try_into()
-        .map_err(|_| request("/priority", "a priority is a whole number from -32768 to 32767"))
-}
-
-fn start_of(delay: Option<String>, run_at: Option<String>, now: Instant) -> Result<Option<AskedStart>, Invalid> {
+fn start_of(delay: Option<&str>, run_at: Option<&str>, now: Instant) -> Result<Option<AskedStart>, Invalid> {
     match (delay, run_at) {
         (Some(_), Some(_)) => Err(request("/run_at", "give either run_at or delay, not both")),
-        (Some(delay), None) => Ok(Some(AskedStart::Delay(duration_of(
+        (Some(delay), None) => Ok(Some(AskedStart::Delay(settings::duration_of(
             "/delay",
-            &delay,
+            delay,
             Millis(0),
             TEN_YEARS,
         )?))),
-        (None, Some(run_at)) => Ok(Some(AskedStart::At(run_at_of(&run_at, now)?))),
+        (None, Some(run_at)) => Ok(Some(AskedStart::At(run_at_of(run_at, now)?))),
         (None, None) => Ok(None),
     }
 }
@@ -274,42 +240,6 @@ fn run_at_of(text: &str, now: Instant) -> Result<Instant, Invalid> {
     }))
 }
 
-/// A duration between two bounds.
-pub fn duration_of(pointer: &str, text: &str, least: Millis, most: Millis) -> Result<Millis, Invalid> {
-    let invalid = |detail: String| Invalid::new(InvalidKind::Duration, pointer, detail);
-    let duration = duration::parse(text).map_err(|error| invalid(error.to_string()))?;
-    if (least..=most).contains(&duration) {
-        Ok(duration)
-    } else {
-        Err(invalid(format!(
-            "{duration} is out of range: this duration is from {least} to {most}"
-        )))
-    }
-}
-
-fn on_mismatch_of(text: Option<String>) -> Result<OnMismatch, Invalid> {
-    match text.as_deref() {
-        None | Some("conflict") => Ok(OnMismatch::Conflict),
-        Some("reuse") => Ok(OnMismatch::Reuse),
-        Some(_) => Err(request(
-            "/uniqueness/on_mismatch",
-            "on_mismatch is \"conflict\" or \"reuse\"",
-        )),
-    }
-}
-
-fn release_on_of(names: Vec<String>) -> Result<FinalStates, Invalid> {
-    let mut states = FinalStates::NONE;
-    for (index, name) in names.into_iter().enumerate() {
-        let Some(state) = FinalState::ALL.into_iter().find(|state| state.as_str() == name) else {
-            let detail = "release_on lists final states: \"succeeded\", \"failed\", \"cancelled\"";
-            return Err(request(&format!("/uniqueness/release_on/{index}"), detail));
-        };
-        states.insert(state);
-    }
-    Ok(states)
-}
-
 fn check_resource_keys(keys: &[String]) -> Result<(), Invalid> {
     if keys.len() > RESOURCE_KEYS_MAX {
         return Err(request(
@@ -320,7 +250,7 @@ fn check_resource_keys(keys: &[String]) -> Result<(), Invalid> {
     for (index, key) in keys.iter().enumerate() {
         let pointer = format!("/resource_keys/{index}");
         match key.split_once(':') {
-            Some((scope, key)) if is_name(scope) => {
+            Some((scope, key)) if settings::is_name(scope) => {
                 key_of(&pointer, key)?;
             }
             _ => {
@@ -334,11 +264,11 @@ fn check_resource_keys(keys: &[String]) -> Result<(), Invalid> {
 }
 
 /// A set, in the order in which its members were first named.
-fn without_repeats(keys: Vec<String>) -> Vec<String> {
+fn without_repeats(keys: &[String]) -> Vec<String> {
     let mut unique: Vec<String> = Vec::with_capacity(keys.len());
     for key in keys {
-        if !unique.contains(&key) {
-            unique.push(key);
+        if !unique.contains(key) {
+            unique.push(key.clone());
         }
     }
     unique
@@ -383,51 +313,6 @@ pub fn parent_of((job_id, attempt): (String, Option<i64>)) -> Result<Parent, Inv
 /// A job id in the one form in which it is given out: 36 characters with hyphens.
 pub fn job_id_of(text: &str) -> Option<JobId> {
     (text.len() == 36).then(|| Uuid::try_parse(text).ok())?.map(JobId)
-}
-
-fn retry_of(retry: RetryRequest) -> Result<Retry, Invalid> {
-    let RetryRequest {
-        max_attempts,
-        backoff,
-        initial,
-        factor,
-        max,
-        jitter,
-    } = retry;
-    let default = Retry::DEFAULT;
-    let week = Millis(7 * DAY);
-    Ok(Retry {
-        max_attempts: match max_attempts {
-            None => default.max_attempts,
-            Some(attempts @ 1..=1_000) => attempts as i32,
-            Some(_) => {
-                return Err(request(
-                    "/retry/max_attempts",
-                    "max_attempts is a whole number from 1 to 1000",
-                ));
-            }
-        },
-        backoff: match backoff.as_deref() {
-            None => default.backoff,
-            Some("fixed") => Backoff::Fixed,
-            Some("exponential") => Backoff::Exponential,
-            Some(_) => return Err(request("/retry/backoff", "backoff is \"fixed\" or \"exponential\"")),
-        },
-        initial: match initial {
-            None => default.initial,
-            Some(text) => duration_of("/retry/initial", &text, Millis(0), week)?,
-        },
-        factor: match factor {
-            None => default.factor,
-            Some(factor) if (1.0..=100.0).contains(&factor) => factor,
-            Some(_) => return Err(request("/retry/factor", "factor is a number from 1 to 100")),
-        },
-        max: match max {
-            None => default.max,
-            Some(text) => duration_of("/retry/max", &text, Millis(0), week)?,
-        },
-        jitter: jitter.unwrap_or(default.jitter),
-    })
 }
 
 /// The parent that a dispatch names is not there.

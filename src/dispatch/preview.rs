@@ -1,7 +1,7 @@
 //! What a dispatch would do now: the same decision on what is there, and nothing written.
 
-use crate::dispatch::dispatcher::PreparedUnit;
 use crate::dispatch::group;
+use crate::dispatch::unit::PreparedUnit;
 use crate::job::JobIds;
 use crate::store::{Asked, Error, Store};
 use crate::uniqueness::decide::Decision;

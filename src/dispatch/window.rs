@@ -2,9 +2,11 @@
 
 use std::collections::HashMap;
 
-use crate::dispatch::prepare::{Invalid, InvalidKind};
 use crate::duration::Millis;
 use crate::job::{FinalState, FinalStates, JobId, Parent};
+use crate::job_types::definition::WindowKey;
+use crate::settings::{self, Invalid, InvalidKind};
+use crate::uniqueness::decide::OnMismatch;
 use crate::uniqueness::key::{KeyText, Scope};
 use crate::uniqueness::window::Window;
 
@@ -19,6 +21,8 @@ pub struct WindowRequest {
     pub idempotency_key: Option<String>,
     pub ttl: Option<String>,
     pub scope: Option<String>,
+    /// The idempotency key of an item that has no window key of its own, neither given nor declared.
+    pub otherwise: Option<String>,
 }
 
 /// A window key that is asked for.
@@ -27,6 +31,8 @@ pub(super) struct Asked {
     pub(super) text: KeyText,
     pub(super) scope: Scope,
     pub(super) window: Window,
+    /// What its job type says of a request that differs.
+    pub(super) on_mismatch: Option<OnMismatch>,
     /// What frees it early, unless the dispatch says otherwise.
     pub(super) release_on: FinalStates,
 }
@@ -45,74 +51,136 @@ fn invalid(pointer: &str, detail: impl Into<String>) -> Invalid {
     Invalid::new(InvalidKind::Window, pointer, detail)
 }
 
-impl WindowRequest {
-    pub(super) fn asked(self, parent: Option<Parent>, parents: &Parents) -> Result<Option<Asked>, Invalid> {
-        let WindowRequest {
-            window_key,
-            window,
-            idempotency_key,
-            ttl,
-            scope,
-        } = self;
-        if let (Some(_), Some(_)) = (&idempotency_key, &window_key) {
-            let detail = "an idempotency_key is a window key by another spelling: give one of the two";
-            return Err(Invalid::new(InvalidKind::Request, "/idempotency_key", detail));
-        }
-        match idempotency_key {
-            Some(key) => {
-                if window.is_some() {
-                    let detail = "an idempotency_key is held for its idempotency_key_ttl: give that, and no window";
-                    return Err(Invalid::new(InvalidKind::Request, "/uniqueness/window", detail));
-                }
-                let text = key_of("/idempotency_key", &key)?;
-                let window = match ttl {
-                    None => Window::of(TTL_DEFAULT),
-                    Some(ttl) => Window::parse(&ttl),
-                };
-                let window = window.map_err(|error| invalid("/idempotency_key_ttl", error.to_string()))?;
-                let scope = scope_of(scope.as_deref(), parent, parents)?;
-                Ok(Some(Asked {
-                    text,
-                    scope,
-                    window,
-                    release_on: FinalStates::of(FinalState::Failed),
-                }))
-            }
-            None => {
-                if let Some((pointer, _)) = [("/idempotency_key_ttl", &ttl), ("/idempotency_key_scope", &scope)]
-                    .into_iter()
-                    .find(|(_, text)| text.is_some())
-                {
-                    let detail = "this goes with an idempotency_key: by itself it makes nothing unique";
-                    return Err(Invalid::new(InvalidKind::Request, pointer, detail));
-                }
-                plain(window_key, window)
-            }
-        }
-    }
+fn mismatch(pointer: &str, what: &str) -> Invalid {
+    let detail = format!("this {what} is not the one that the job type declares: leave it out, or give the same");
+    Invalid::new(InvalidKind::KeyMismatch, pointer, detail)
 }
 
-fn plain(key: Option<String>, window: Option<String>) -> Result<Option<Asked>, Invalid> {
-    match (key, window) {
-        (None, None) => Ok(None),
-        (Some(key), Some(window)) => {
-            let text = key_of("/uniqueness/window_key", &key)?;
-            let window = Window::parse(&window).map_err(|error| invalid("/uniqueness/window", error.to_string()))?;
-            Ok(Some(Asked {
-                text,
+impl WindowRequest {
+    /// The window key that is asked for, given or declared: if both, they must be one.
+    pub(super) fn asked(
+        &self,
+        parent: Option<Parent>,
+        parents: &Parents,
+        declared: Option<WindowKey>,
+    ) -> Result<Option<Asked>, Invalid> {
+        if let (Some(_), Some(_)) = (&self.idempotency_key, &self.window_key) {
+            let detail = "an idempotency_key is a window key by another spelling: give one of the two";
+            return Err(Invalid::request("/idempotency_key", detail));
+        }
+        let given_or_made = match (&self.idempotency_key, &self.window_key, &declared) {
+            (None, None, None) => self.otherwise.as_deref(),
+            (given, _, _) => given.as_deref(),
+        };
+        if let Some(key) = given_or_made {
+            return self.idempotent(key, parent, parents, declared).map(Some);
+        }
+        if let Some((pointer, _)) = [
+            ("/idempotency_key_ttl", &self.ttl),
+            ("/idempotency_key_scope", &self.scope),
+        ]
+        .into_iter()
+        .find(|(_, text)| text.is_some())
+        {
+            let detail = "this goes with an idempotency_key: by itself it makes nothing unique";
+            return Err(Invalid::request(pointer, detail));
+        }
+        match self.plain(declared.as_ref())? {
+            Some(given) => Ok(Some(given)),
+            None => Ok(declared.map(|declared| Asked {
+                text: declared.text,
                 scope: Scope::Global,
-                window,
-                release_on: FinalStates::NONE,
-            }))
+                window: declared.window,
+                on_mismatch: declared.on_mismatch,
+                release_on: declared.release_on.unwrap_or(FinalStates::NONE),
+            })),
         }
-        (Some(key), None) => {
-            key_of("/uniqueness/window_key", &key)?;
-            let detail = "a window_key needs a window, such as \"24h\": there is no default";
-            Err(invalid("/uniqueness/window", detail))
+    }
+
+    /// The spelling `idempotency_key`. It takes from a declared key what it does not say itself.
+    fn idempotent(
+        &self,
+        key: &str,
+        parent: Option<Parent>,
+        parents: &Parents,
+        declared: Option<WindowKey>,
+    ) -> Result<Asked, Invalid> {
+        if self.window.is_some() {
+            let detail = "an idempotency_key is held for its idempotency_key_ttl: give that, and no window";
+            return Err(Invalid::request("/uniqueness/window", detail));
         }
-        (None, Some(_)) => {
-            let detail = "a window needs a window_key: by itself it makes nothing unique";
-            Err(invalid("/uniqueness/window", detail))
+        let text = key_of("/idempotency_key", key)?;
+        let ttl = self.ttl.as_deref();
+        let ttl = ttl
+            .map(|ttl| settings::window_of("/idempotency_key_ttl", ttl))
+            .transpose()?;
+        let scope = match (&self.scope, &declared) {
+            // A declared key is held within nothing narrower than everything.
+            (None, Some(_)) => Scope::Global,
+            (scope, _) => scope_of(scope.as_deref(), parent, parents)?,
+        };
+        let failed = FinalStates::of(FinalState::Failed);
+        let Some(declared) = declared else {
+            let default =
+                || Window::of(TTL_DEFAULT).map_err(|error| invalid("/idempotency_key_ttl", error.to_string()));
+            return Ok(Asked {
+                text,
+                scope,
+                window: ttl.map_or_else(default, Ok)?,
+                on_mismatch: None,
+                release_on: failed,
+            });
+        };
+        if text != declared.text {
+            return Err(mismatch("/idempotency_key", "idempotency_key"));
+        }
+        if ttl.is_some_and(|ttl| ttl != declared.window) {
+            return Err(mismatch("/idempotency_key_ttl", "idempotency_key_ttl"));
+        }
+        if scope != Scope::Global {
+            return Err(mismatch("/idempotency_key_scope", "scope"));
+        }
+        Ok(Asked {
+            text,
+            scope,
+            window: declared.window,
+            on_mismatch: declared.on_mismatch,
+            release_on: declared.release_on.unwrap_or(failed),
+        })
+    }
+
+    /// The spelling `window_key` with `window`.
+    fn plain(&self, declared: Option<&WindowKey>) -> Result<Option<Asked>, Invalid> {
+        match (&self.window_key, &self.window) {
+            (None, None) => Ok(None),
+            (Some(key), Some(window)) => {
+                let text = key_of("/uniqueness/window_key", key)?;
+                let window = settings::window_of("/uniqueness/window", window)?;
+                if declared.is_some_and(|declared| declared.text != text) {
+                    return Err(mismatch("/uniqueness/window_key", "window_key"));
+                }
+                if declared.is_some_and(|declared| declared.window != window) {
+                    return Err(mismatch("/uniqueness/window", "window"));
+                }
+                Ok(Some(Asked {
+                    text,
+                    scope: Scope::Global,
+                    window,
+                    on_mismatch: declared.and_then(|declared| declared.on_mismatch),
+                    release_on: declared
+                        .and_then(|declared| declared.release_on)
+                        .unwrap_or(FinalStates::NONE),
+                }))
+            }
+            (Some(key), None) => {
+                key_of("/uniqueness/window_key", key)?;
+                let detail = "a window_key needs a window, such as \"24h\": there is no default";
+                Err(invalid("/uniqueness/window", detail))
+            }
+            (None, Some(_)) => {
+                let detail = "a window needs a window_key: by itself it makes nothing unique";
+                Err(invalid("/uniqueness/window", detail))
+            }
         }
     }
 }

@@ -7,14 +7,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
-use crate::dispatch::prepare::{self, Request};
-use crate::dispatch::{PreparedUnit, orphans};
+use crate::dispatch::prepare::Request;
+use crate::dispatch::{Failure, PreparedUnit};
 use crate::http::auth::{By, Dispatch};
-use crate::http::dispatch::parents;
+use crate::http::dispatch::unit;
 use crate::http::examples;
 use crate::http::extract::{self, BATCH, Checked};
 use crate::http::idempotency::IdempotencyKey;
-use crate::http::problem::{Code, ItemError, Problem, ProblemBody, answers};
+use crate::http::problem::{self, Code, Problem, ProblemBody, answers};
 use crate::http::receipt::{Disposition, ReceiptBody};
 use crate::http::wire::DispatchBody;
 use crate::http::{App, JsonBody};
@@ -30,7 +30,8 @@ const BATCH_DEPTH: usize = MAX_DEPTH + 2;
 
 answers!(BatchProblems: InvalidJson, InvalidRequest, InvalidKey, InvalidWindow, InvalidDuration, InvalidPayload,
     Unauthorized, Forbidden, UniquenessConflict, UniquenessCompositionConflict, PayloadTooLarge, BatchTooLarge,
-    UnsupportedMediaType, IdempotencyScopeInvalid, Internal, Overloaded, StoreUnavailable, ShuttingDown);
+    UnsupportedMediaType, UniquenessRequired, UniquenessKeyMismatch, KeySelectorFailed, IdempotencyScopeInvalid,
+    Internal, Overloaded, StoreUnavailable, ShuttingDown);
 
 /// Many dispatches, in order.
 #[derive(Deserialize, ToSchema, Debug)]
@@ -91,7 +92,11 @@ pub(super) async fn batch(
     Checked(bytes): Checked<BATCH>,
 ) -> Result<Response, Problem> {
     let unit = read(&app, by.app, &key, bytes).await?;
-    match app.dispatcher.dispatch(unit).await? {
+    let decided = app.dispatcher.dispatch(unit).await.map_err(|failure| match failure {
+        Failure::Invalid(faults) => invalid_items(faults.into_iter().map(|(i, invalid)| (i, invalid.into())).collect()),
+        failure => failure.into(),
+    });
+    match decided? {
         UnitOutcome::Refused { index, refusal } => Err(Problem::refused(&refusal, false).with_index(index)),
         UnitOutcome::Applied(results) => {
             let mut body = BatchReceiptBody {
@@ -130,55 +135,40 @@ pub(super) async fn batch(
     }
 }
 
-/// Invalid items of a batch, lowest index first.
-#[derive(Default)]
-struct Faults {
-    code: Option<Code>,
-    errors: Vec<ItemError>,
-}
-
-impl Faults {
-    fn push(&mut self, index: usize, problem: Problem) {
-        self.code.get_or_insert(problem.code());
-        if self.errors.len() < ERRORS_MAX {
-            self.errors.push(problem.into_item(index));
-        }
-    }
-
-    fn end(self) -> Result<(), Problem> {
-        match self.code {
-            None => Ok(()),
-            Some(code) => Err(Problem::of_items(code, self.errors)),
-        }
-    }
-}
-
 async fn read(app: &App, id: AppId, key: &IdempotencyKey, bytes: Bytes) -> Result<PreparedUnit, Problem> {
-    let (requests, continue_on_conflict) = requests(app, key, &bytes)?;
+    let (understood, continue_on_conflict) = requests(app, key, &bytes)?;
     // The dispatches own what they need: 16 MiB of text need not wait for the database.
     drop(bytes);
-    let mut faults = Faults::default();
-    let parents = parents(app, id, requests.iter().flatten()).await?;
-    let mut items = Vec::with_capacity(requests.len());
-    for (index, request) in requests.into_iter().enumerate() {
-        let prepare = |request| Ok(prepare::prepare(request, &app.surroundings(&parents))?);
-        match request.and_then(prepare) {
-            Ok(item) => items.push(item),
-            Err(problem) => faults.push(index, problem),
+    let (mut requests, mut places, mut faults) = (Vec::with_capacity(understood.len()), Vec::new(), Vec::new());
+    for (index, request) in understood.into_iter().enumerate() {
+        match request {
+            Ok(request) => {
+                requests.push(request);
+                places.push(index);
+            }
+            Err(problem) => faults.push((index, problem)),
         }
     }
-    faults.end()?;
-    let unit = PreparedUnit {
-        app: id,
-        items,
-        continue_on_conflict,
-    };
-    let mut faults = Faults::default();
-    for index in orphans(&app.store, &unit).await? {
-        faults.push(index, prepare::unknown_parent().into());
+    match unit(app, id, requests, continue_on_conflict).await? {
+        Ok(unit) if faults.is_empty() => return Ok(unit),
+        Ok(_) => {}
+        Err(invalid) => faults.extend(
+            invalid
+                .into_iter()
+                .map(|(place, invalid)| (places[place], invalid.into())),
+        ),
     }
-    faults.end()?;
-    Ok(unit)
+    Err(invalid_items(faults))
+}
+
+/// What is wrong with which items: the code is that of the lowest.
+fn invalid_items(mut faults: Vec<(usize, Problem)>) -> Problem {
+    faults.sort_by_key(|(index, _)| *index);
+    let Some(code) = faults.first().map(|(_, problem)| problem.code()) else {
+        return problem::internal();
+    };
+    let errors = faults.into_iter().take(ERRORS_MAX);
+    Problem::of_items(code, errors.map(|(index, problem)| problem.into_item(index)).collect())
 }
 
 /// The items of a batch, each understood or with what is wrong with it, and whether conflicts stop it.

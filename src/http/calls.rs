@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use crate::dispatch::prepare::{duration_of, job_id_of};
+use crate::dispatch::prepare::job_id_of;
 use crate::duration::Millis;
 use crate::http::auth::{By, Work};
 use crate::http::examples;
@@ -20,6 +20,7 @@ use crate::http::worker::lease_of;
 use crate::http::{App, JsonBody};
 use crate::job::{AppId, JobId};
 use crate::life::{Call, Lease};
+use crate::settings::duration_of;
 use crate::work::Answer;
 
 const RETRY_IN_MAX: Millis = Millis(3_650 * 24 * 3_600_000);

@@ -10,7 +10,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::dispatch::prepare::{self, Prepared, Request};
-use crate::dispatch::{Parents, PreparedUnit, orphans, preview as preview_unit};
+use crate::dispatch::{Draft, Failure, Parents, PreparedUnit, prepare_unit, preview as preview_unit};
 use crate::http::auth::{By, Dispatch};
 use crate::http::examples;
 use crate::http::extract::{SINGLE, Wire};
@@ -21,16 +21,17 @@ use crate::http::receipt::{Disposition, ReceiptBody};
 use crate::http::wire::{DispatchBody, JobBody, RetryView};
 use crate::http::{App, JsonBody};
 use crate::job::{AppId, JobId};
+use crate::settings::Invalid;
 use crate::uniqueness::holders::UnitOutcome;
 use crate::uniqueness::receipt::Receipt;
 
 answers!(DispatchProblems: InvalidJson, InvalidRequest, InvalidKey, InvalidWindow, InvalidDuration, InvalidPayload,
     Unauthorized, Forbidden, UniquenessConflict, UniquenessCompositionConflict, PayloadTooLarge, UnsupportedMediaType,
-    UniquenessKeyMismatch, IdempotencyScopeInvalid, Internal, Overloaded, StoreUnavailable, ShuttingDown);
+    UniquenessRequired, UniquenessKeyMismatch, KeySelectorFailed, IdempotencyScopeInvalid, Internal, Overloaded, StoreUnavailable, ShuttingDown);
 // It waits in no queue.
 answers!(PreviewProblems: InvalidJson, InvalidRequest, InvalidKey, InvalidWindow, InvalidDuration, InvalidPayload,
     Unauthorized, Forbidden, UniquenessConflict, UniquenessCompositionConflict, PayloadTooLarge, UnsupportedMediaType,
-    UniquenessKeyMismatch, IdempotencyScopeInvalid, Internal, StoreUnavailable);
+    UniquenessRequired, UniquenessKeyMismatch, KeySelectorFailed, IdempotencyScopeInvalid, Internal, StoreUnavailable);
 
 /// Dispatch a job
 ///
@@ -155,6 +156,8 @@ pub(super) async fn preview(
     key: IdempotencyKey,
     Wire(body): Wire<DispatchBody, SINGLE>,
 ) -> Result<Response, Problem> {
+    // No transaction tells it whether the types have changed.
+    app.types.newer(by.app, app.types.of(by.app).version()).await?;
     let unit = single(&app, by.app, key, body).await?;
     let receipt = only(preview_unit(&app.store, &unit).await?)?;
     let resolved = unit.items.first().map(Resolved::from).ok_or_else(problem::internal)?;
@@ -165,25 +168,32 @@ pub(super) async fn preview(
 async fn single(app: &App, id: AppId, key: IdempotencyKey, body: DispatchBody) -> Result<PreparedUnit, Problem> {
     let mut request = Request::from(body);
     key.give(&mut request)?;
-    let parents = parents(app, id, std::iter::once(&request)).await?;
-    let item = prepare::prepare(request, &app.surroundings(&parents))?;
-    let unit = PreparedUnit {
-        app: id,
-        items: vec![item],
-        continue_on_conflict: false,
+    let faults = match unit(app, id, vec![request], false).await? {
+        Ok(unit) => return Ok(unit),
+        Err(faults) => faults,
     };
-    match orphans(&app.store, &unit).await?.first() {
-        None => Ok(unit),
-        Some(_) => Err(prepare::unknown_parent().into()),
-    }
+    Err(Failure::Invalid(faults).into())
+}
+
+/// Prepares dispatches, or says of each that is invalid what is wrong with it.
+pub(super) async fn unit(
+    app: &App,
+    id: AppId,
+    requests: Vec<Request>,
+    continue_on_conflict: bool,
+) -> Result<Result<PreparedUnit, Vec<(usize, Invalid)>>, Problem> {
+    let draft = Draft {
+        app: id,
+        parents: parents(app, id, requests.iter()).await?,
+        requests,
+        continue_on_conflict,
+        payload_bytes_max: app.limits.payload_bytes,
+    };
+    Ok(prepare_unit(&app.store, &app.types, app.dispatcher.clock(), draft).await?)
 }
 
 /// The parents that dispatches name. What is no id is left to the preparation, which says so.
-pub(super) async fn parents<'a>(
-    app: &App,
-    id: AppId,
-    requests: impl Iterator<Item = &'a Request>,
-) -> Result<Parents, Problem> {
+async fn parents<'a>(app: &App, id: AppId, requests: impl Iterator<Item = &'a Request>) -> Result<Parents, Problem> {
     let named = requests.filter_map(|request| prepare::job_id_of(&request.parent.as_ref()?.0));
     let named: BTreeSet<JobId> = named.collect();
     Ok(Parents(

@@ -67,6 +67,18 @@ pub(super) fn preview() -> Value {
     preview
 }
 
+/// What is declared for a job name.
+pub(super) fn job_type() -> Value {
+    json!({
+        "name": "place-order",
+        "unique_while_active": {"key": "'tenant:' + string(payload.tenant_id)"},
+        "unique_within_window": {"key": "payload.request_id", "window": "24h"},
+        "queue": "reports",
+        "timeout": "10m",
+        "updated_at": "2027-01-01T09:00:00.123456Z"
+    })
+}
+
 /// A job that waits for a worker.
 pub(super) fn job() -> Value {
     json!({

@@ -10,12 +10,13 @@ use percent_encoding::percent_decode_str;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use crate::dispatch::prepare::{is_name, job_id_of};
+use crate::dispatch::prepare::job_id_of;
 pub use crate::http::problem::job_not_found;
 use crate::http::problem::{Code, Problem};
 use crate::http::{App, Limits};
 use crate::job::JobId;
 use crate::json::{self, FaultKind, MAX_DEPTH};
+use crate::settings::is_name;
 
 /// Body bytes of a single dispatch beside its payload: its other members at their largest, escaped.
 const SINGLE_BESIDE_PAYLOAD: usize = 512 << 10;
@@ -30,8 +31,10 @@ pub struct Checked<const KIND: u8>(pub Bytes);
 pub const SINGLE: u8 = 0;
 pub const BATCH: u8 = 1;
 pub const SMALL: u8 = 2;
+/// With room for a payload, which is optional like everything else.
+pub const EVALUATION: u8 = 3;
 
-/// A body, understood. For the kind [`SMALL`] it may be left out, and counts as `{}`.
+/// A body, understood. For the kinds [`SMALL`] and [`EVALUATION`] it may be left out, and counts as `{}`.
 #[derive(Debug)]
 pub struct Wire<T, const KIND: u8>(pub T);
 
@@ -66,7 +69,7 @@ async fn read(request: Request, kind: u8, limits: &Limits) -> Result<Bytes, Prob
     }
     let bytes = collect(request.into_body(), limit, code).await?;
     match (bytes.is_empty(), declared) {
-        (true, _) if kind == SMALL => Ok(Bytes::from_static(b"{}")),
+        (true, _) if matches!(kind, SMALL | EVALUATION) => Ok(Bytes::from_static(b"{}")),
         (false, MediaType::Missing) => Err(unsupported()),
         _ => Ok(bytes),
     }

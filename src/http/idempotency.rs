@@ -75,12 +75,9 @@ impl IdempotencyKey {
         }
     }
 
-    /// Gives the item of a batch its own key, unless it has a window key already: the batch can then be sent again.
+    /// Gives the item of a batch its own key, for want of another window key: the batch can then be sent again.
     pub fn give_item(&self, index: usize, request: &mut Request) {
-        let has_none = request.window.idempotency_key.is_none() && request.window.window_key.is_none();
-        if let Some(key) = self.0.as_ref().filter(|_| has_none) {
-            request.window.idempotency_key = Some(format!("{key}/{index}"));
-        }
+        request.window.otherwise = self.0.as_ref().map(|key| format!("{key}/{index}"));
     }
 }
 

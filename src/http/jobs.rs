@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
-use crate::dispatch::prepare::{instant_of, is_name};
+use crate::dispatch::prepare::instant_of;
 use crate::http::auth::{Admin, By, Read, ReadOne};
 use crate::http::examples;
 use crate::http::extract::{Id, Query, SMALL, Wire, invalid_query, job_not_found};
@@ -20,6 +20,7 @@ use crate::http::wire::JobBody;
 use crate::http::{App, JsonBody};
 use crate::job::{AppId, Instant, JobId};
 use crate::life::Call;
+use crate::settings::is_name;
 use crate::store::{Again, Deleted, ListFilter};
 use crate::uniqueness::key::KeyText;
 use crate::wakeups::News;

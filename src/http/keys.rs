@@ -8,13 +8,14 @@ use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
 use crate::dispatch::exact_scope;
-use crate::dispatch::prepare::{is_name, job_id_of, parent_of};
+use crate::dispatch::prepare::{job_id_of, parent_of};
 use crate::http::auth::{Admin, By, Read};
 use crate::http::examples;
 use crate::http::extract::{Query, SMALL, Wire, invalid_query};
 use crate::http::problem::{Code, Problem, answers};
 use crate::http::wire::ParentBody;
 use crate::http::{App, JsonBody};
+use crate::settings::is_name;
 use crate::store::Reset;
 use crate::uniqueness::decide::AskedKey;
 use crate::uniqueness::key::{Key, KeyText, Scope};

@@ -11,6 +11,7 @@ mod drain;
 mod examples;
 mod extract;
 mod idempotency;
+pub mod job_types;
 mod jobs;
 mod keys;
 mod meta;
@@ -40,8 +41,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use utoipa_swagger_ui::{Config, SwaggerUi};
 
-use crate::dispatch::prepare::Surroundings;
-use crate::dispatch::{Dispatcher, Parents};
+use crate::dispatch::{Dispatcher, Types};
 use crate::job::{AppId, JobId};
 use crate::store::{self, Store};
 use crate::wakeups::Wakeups;
@@ -70,6 +70,7 @@ impl Default for Limits {
 pub struct App {
     pub store: Store,
     pub dispatcher: Dispatcher,
+    pub types: Types,
     pub calls: Calls,
     pub reserver: Reserver,
     pub waits: Waits,
@@ -84,15 +85,6 @@ pub struct App {
 }
 
 impl App {
-    /// What dispatches are prepared with.
-    fn surroundings<'a>(&self, parents: &'a Parents) -> Surroundings<'a> {
-        Surroundings {
-            payload_bytes_max: self.limits.payload_bytes,
-            now: self.dispatcher.clock().now(),
-            parents,
-        }
-    }
-
     /// Waits for a job to finish, while the server does not stop.
     async fn finished(&self, app: AppId, job: JobId, wait: Duration) -> Result<(), problem::Problem> {
         tokio::select! {
@@ -136,6 +128,9 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(queues::resume))
         .routes(routes!(scopes::list))
         .routes(routes!(scopes::get, scopes::put, scopes::delete))
+        .routes(routes!(job_types::list))
+        .routes(routes!(job_types::get, job_types::put, job_types::delete))
+        .routes(routes!(job_types::evaluate))
         .routes(routes!(keys::holder))
         .routes(routes!(keys::reset))
         .routes(routes!(meta::healthz))

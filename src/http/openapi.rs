@@ -17,6 +17,7 @@ use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
     tags(
         (name = "dispatch", description = "Asking for jobs"),
         (name = "jobs", description = "Jobs that are there"),
+        (name = "job types", description = "What is declared for a job name once"),
         (name = "keys", description = "Keys that make jobs unique"),
         (name = "workers", description = "Running jobs"),
         (name = "queues", description = "Queues of jobs"),

@@ -10,9 +10,9 @@ use utoipa::openapi::{ContentBuilder, Ref, RefOr};
 use utoipa::{PartialSchema as _, ToSchema};
 use uuid::Uuid;
 
-use crate::dispatch::prepare::{Invalid, InvalidKind};
 use crate::dispatch::{Failure, Outcome};
 use crate::life::Refused;
+use crate::settings::{Invalid, InvalidKind};
 use crate::store;
 use crate::uniqueness::receipt::{JobRef, Refusal};
 use crate::work;
@@ -57,6 +57,7 @@ problems! {
     Unauthorized = "unauthorized", 401, "No valid token";
     Forbidden = "forbidden", 403, "The token lacks the right";
     JobNotFound = "job_not_found", 404, "No such job";
+    JobTypeNotFound = "job_type_not_found", 404, "Nothing is declared for this name";
     ResourceScopeNotFound = "resource_scope_not_found", 404, "No such resource scope";
     NotFound = "not_found", 404, "No such path";
     MethodNotAllowed = "method_not_allowed", 405, "The path does not take this method";
@@ -69,7 +70,10 @@ problems! {
     PayloadTooLarge = "payload_too_large", 413, "The payload or body is too large";
     BatchTooLarge = "batch_too_large", 413, "The batch is too large";
     UnsupportedMediaType = "unsupported_media_type", 415, "The body is not declared as JSON";
+    UniquenessRequired = "uniqueness_required", 422, "A declared key is null";
     UniquenessKeyMismatch = "uniqueness_key_mismatch", 422, "Two spellings of one key differ";
+    KeySelectorFailed = "key_selector_failed", 422, "A declared key could not be made";
+    InvalidSelector = "invalid_selector", 422, "The expression of a key is not valid";
     IdempotencyScopeInvalid = "idempotency_scope_invalid", 422, "The parent or scope is not valid";
     Internal = "internal", 500, "The server failed";
     Overloaded = "overloaded", 503, "The server is overloaded";
@@ -303,8 +307,16 @@ impl From<Invalid> for Problem {
             InvalidKind::PayloadTooLarge => Code::PayloadTooLarge,
             InvalidKind::Scope => Code::IdempotencyScopeInvalid,
             InvalidKind::KeyMismatch => Code::UniquenessKeyMismatch,
+            InvalidKind::KeyRequired => Code::UniquenessRequired,
+            InvalidKind::Selector => Code::InvalidSelector,
+            InvalidKind::SelectorFailed => Code::KeySelectorFailed,
         };
-        Problem::new(code, detail).at(pointer)
+        let problem = Problem::new(code, detail);
+        if pointer.is_empty() {
+            problem
+        } else {
+            problem.at(pointer)
+        }
     }
 }
 
@@ -330,6 +342,10 @@ impl From<Failure> for Problem {
             )
             .because(&*cause),
             Failure::Internal(cause) => internal().because(&*cause),
+            Failure::Invalid(faults) => match faults.into_iter().next() {
+                Some((_, invalid)) => invalid.into(),
+                None => internal(),
+            },
         }
     }
 }

@@ -8,8 +8,9 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use crate::dispatch::WindowRequest;
-use crate::dispatch::prepare::{Request, RetryRequest};
+use crate::dispatch::prepare::Request;
 use crate::job::{Policy, Retry};
+use crate::settings::RetryRequest;
 use crate::store::{AttemptView, Error, FullJob, JobView, JobWindowKey};
 
 /// A dispatch: a job that is asked for.
@@ -199,7 +200,7 @@ impl From<DispatchBody> for Request {
         } = retry.unwrap_or_default();
         Request {
             name,
-            payload: payload.map(Into::into),
+            payload: payload.map(|text| Box::<str>::from(text).into()),
             queue,
             priority,
             delay,
@@ -211,11 +212,12 @@ impl From<DispatchBody> for Request {
                 idempotency_key,
                 ttl,
                 scope,
+                otherwise: None,
             },
             on_mismatch,
             release_on,
             resource_keys: resource_keys.unwrap_or_default(),
-            metadata: metadata.map(|Members(members)| members).unwrap_or_default(),
+            metadata: metadata.map(Members::into_pairs).unwrap_or_default(),
             parent: parent.map(ParentBody::parts),
             retry: RetryRequest {
                 max_attempts,
@@ -234,6 +236,12 @@ impl From<DispatchBody> for Request {
 /// Strings by name, in the order in which they came. That no name comes twice is checked before.
 #[derive(Debug)]
 pub struct Members(Vec<(String, String)>);
+
+impl Members {
+    pub fn into_pairs(self) -> Vec<(String, String)> {
+        self.0
+    }
+}
 
 impl<'de> Deserialize<'de> for Members {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Members, D::Error> {

@@ -13,7 +13,6 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use crate::dispatch::prepare::{duration_of, is_name};
 use crate::duration::Millis;
 use crate::http::App;
 use crate::http::auth::{By, Work};
@@ -22,6 +21,7 @@ use crate::http::extract::{SMALL, Wire};
 use crate::http::problem::{self, Code, Problem, answers};
 use crate::http::wire::JobBody;
 use crate::job::{AppId, JobId};
+use crate::settings::{duration_of, is_name};
 use crate::store::{Error, FullJob, Shape, Wish};
 use crate::work::Request;
 

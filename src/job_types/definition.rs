@@ -1,5 +1,7 @@
 //! A job type: what was declared, and the same once it has been checked and compiled.
 
+use serde::{Deserialize, Serialize};
+
 use crate::duration::Millis;
 use crate::job::{FinalStates, Retry};
 use crate::job_types::selector::{Input, NoKey, Selector};
@@ -9,29 +11,44 @@ use crate::uniqueness::key::{Dimension, KeyText};
 use crate::uniqueness::window::Window;
 
 /// What is declared for a job name, as it was given. `None` is a member that was left out.
-#[derive(Clone, PartialEq, Debug, Default)]
+///
+/// It is a document: the body of a request, a column and a file hold it in one and the same form, and it is given back
+/// as it was put. So it is read and written here, once for all three.
+#[derive(Clone, PartialEq, Serialize, Deserialize, Debug, Default)]
+#[serde(deny_unknown_fields)]
 pub struct Definition {
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub unique_while_active: Option<ActiveDefinition>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub unique_within_window: Option<WindowDefinition>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub queue: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub retry: Option<RetryRequest>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub retention: Option<String>,
 }
 
 /// Every dispatch has an active key, made by this expression.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
 pub struct ActiveDefinition {
     pub key: String,
 }
 
 /// Every dispatch has a window key, made by this expression.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
 pub struct WindowDefinition {
     pub key: String,
     pub window: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub on_mismatch: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub release_on: Option<Vec<String>>,
 }
 
@@ -163,6 +180,10 @@ impl JobType {
 }
 
 fn selector_of(pointer: &str, text: &str) -> Result<Selector, Invalid> {
+    if text.chars().any(char::is_control) {
+        let detail = "an expression holds no control characters: write \\n for a line break in a string";
+        return Err(Invalid::request(pointer, detail));
+    }
     Selector::compile(text).map_err(|error| Invalid::new(InvalidKind::Selector, pointer, error.to_string()))
 }
 

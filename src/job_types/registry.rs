@@ -5,20 +5,25 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use crate::job::AppId;
 use crate::job_types::definition::JobType;
+use crate::settings::Invalid;
+
+/// A stored type, or why this server cannot use it: another version of it has stored what it does not know. A
+/// dispatch of that name is refused, since without its declared keys it would not be unique.
+pub type Loaded = Result<Arc<JobType>, Invalid>;
 
 /// The types of one application as they were at one version. It never changes.
 #[derive(Debug, Default)]
 pub struct Snapshot {
     /// Goes up with every change; 0 where none has ever been declared.
     version: i64,
-    types: HashMap<Box<str>, Arc<JobType>>,
+    types: HashMap<Box<str>, Loaded>,
 }
 
 impl Snapshot {
-    pub fn new(version: i64, types: impl IntoIterator<Item = Arc<JobType>>) -> Snapshot {
+    pub fn new(version: i64, types: impl IntoIterator<Item = (Box<str>, Loaded)>) -> Snapshot {
         Snapshot {
             version,
-            types: types.into_iter().map(|kind| (kind.name().into(), kind)).collect(),
+            types: types.into_iter().collect(),
         }
     }
 
@@ -26,8 +31,22 @@ impl Snapshot {
         self.version
     }
 
-    pub fn get(&self, name: &str) -> Option<&Arc<JobType>> {
-        self.types.get(name)
+    /// What is declared for a job name, if anything is.
+    pub fn get(&self, name: &str) -> Result<Option<&JobType>, Invalid> {
+        match self.types.get(name) {
+            None => Ok(None),
+            Some(Ok(kind)) => Ok(Some(kind)),
+            Some(Err(invalid)) => Err(invalid.clone()),
+        }
+    }
+
+    pub fn declares(&self, name: &str) -> bool {
+        self.types.contains_key(name)
+    }
+
+    /// The type as it is compiled already, for a later snapshot that has the same.
+    pub fn compiled(&self, name: &str) -> Option<&Arc<JobType>> {
+        self.types.get(name)?.as_ref().ok()
     }
 }
 
@@ -58,17 +77,21 @@ impl Registry {
 mod tests {
     use super::*;
     use crate::job_types::definition::Definition;
+    use crate::settings::InvalidKind;
 
     #[test]
     fn an_older_snapshot_never_replaces_a_newer_one() {
         let (registry, app) = (Registry::default(), AppId(1));
-        let kind = Arc::new(JobType::compile("a", &Definition::default()).unwrap());
+        let kind = Ok(Arc::new(JobType::compile("a", &Definition::default()).unwrap()));
+        let unknown = Err(Invalid::new(InvalidKind::Selector, "", "unknown"));
         assert_eq!(registry.of(app).version(), 0);
         let before = registry.of(app);
-        registry.swap(app, Snapshot::new(2, [kind]));
+        registry.swap(app, Snapshot::new(2, [("a".into(), kind), ("c".into(), unknown)]));
         registry.swap(app, Snapshot::new(1, []));
         assert_eq!(registry.of(app).version(), 2);
-        assert!(registry.of(app).get("a").is_some() && registry.of(app).get("b").is_none());
-        assert!(before.get("a").is_none() && registry.of(AppId(2)).get("a").is_none());
+        let now = registry.of(app);
+        assert!(matches!(now.get("a"), Ok(Some(kind)) if kind.name() == "a"));
+        assert!(matches!(now.get("b"), Ok(None)) && now.get("c").is_err());
+        assert!(!before.declares("a") && !registry.of(AppId(2)).declares("a") && now.declares("c"));
     }
 }

@@ -75,15 +75,13 @@ impl fmt::Debug for Selector {
 /// CEL's standard library without its optional values, and our `+`.
 static ENVIRONMENT: LazyLock<Arc<Env>> = LazyLock::new(|| {
     let mut env = Env::stdlib().with_optional_support(false);
-    let overloads: [(&str, fn() -> Type, Function); 3] = [
-        ("join_strings", || STRING_TYPE, join),
-        ("add_ints", || INT_TYPE, add_ints),
-        ("add_uints", || UINT_TYPE, add_uints),
-    ];
-    for (id, kind, function) in overloads {
+    let mut overload = |id: &str, kind: fn() -> Type, function: Function| {
         // No two of these have one id or one signature.
         let _never_taken = env.add_overload(JOIN, id, vec![kind(), kind()], function);
-    }
+    };
+    overload("join_strings", || STRING_TYPE, join);
+    overload("add_ints", || INT_TYPE, add_ints);
+    overload("add_uints", || UINT_TYPE, add_uints);
     Arc::new(env)
 });
 
@@ -201,8 +199,8 @@ impl Selector {
             let members: std::collections::HashMap<_, _> = input.metadata.iter().map(member).collect();
             bind(Name::Metadata, Box::new(CelMap::from(members)));
         }
-        if self.uses.names(Name::JobName) {
-            bind(Name::JobName, Box::new(CelString::from(input.name)));
+        if self.uses.names(Name::Job) {
+            bind(Name::Job, Box::new(CelString::from(input.name)));
         }
         if self.uses.names(Name::Queue) {
             bind(Name::Queue, Box::new(CelString::from(input.queue)));

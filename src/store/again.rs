@@ -36,7 +36,7 @@ impl Store {
         let digest: Option<Uuid> = row.try_get("active_digest")?;
         let keys = digest.iter().map(|digest| (app, KeyDigest(digest.into_bytes())));
         let locks = LockSet::new(keys, nonce, self.locks_each());
-        let locked = self.begin(&locks).await?.lock(&locks).await?;
+        let locked = self.begin(&locks).await?.lock(&locks, &[]).await?;
         let (mut lives, mut jobs, now) = Lives::lock(locked.tx, &[(app, id)]).await?;
         let Some(job) = jobs.first_mut() else {
             return Ok(Again::NotFound);

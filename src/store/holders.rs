@@ -71,11 +71,10 @@ impl Store {
 
     /// The database's clock.
     pub async fn now(&self) -> Result<Instant, Error> {
-        Ok(sqlx::query(statements::LOCK_KEYS)
-            .bind([0_i64; 0])
+        Ok(sqlx::query(statements::CLOCK)
             .fetch_one(&self.general)
             .await?
-            .try_get("decided_at")?)
+            .try_get("now")?)
     }
 }
 

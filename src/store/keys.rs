@@ -56,7 +56,7 @@ impl Store {
     /// that it comes before or after a dispatch and never in its middle.
     pub async fn reset(&self, app: AppId, key: &AskedKey, job: Option<JobId>, nonce: i64) -> Result<Reset, Error> {
         let locks = LockSet::new(std::iter::once((app, key.digest)), nonce, self.locks_each());
-        let mut locked = self.begin(&locks).await?.lock(&locks).await?;
+        let mut locked = self.begin(&locks).await?.lock(&locks, &[]).await?;
         let row = sqlx::query(statements::RESET_KEY)
             .bind(app.0)
             .bind(Uuid::from_bytes(key.digest.0))

@@ -159,11 +159,10 @@ impl Lives {
 }
 
 pub(super) async fn clock(connection: &mut PgConnection) -> Result<Instant, Error> {
-    Ok(sqlx::query(statements::LOCK_KEYS)
-        .bind([0_i64; 0])
+    Ok(sqlx::query(statements::CLOCK)
         .fetch_one(connection)
         .await?
-        .try_get("decided_at")?)
+        .try_get("now")?)
 }
 
 impl Lives {

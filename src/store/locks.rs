@@ -28,6 +28,8 @@ pub struct Locked {
     pub(super) tx: Transaction<'static, Postgres>,
     /// The one instant of this transaction, read after the locks.
     decided_at: Instant,
+    /// Of the applications that were asked for, in their order.
+    types_versions: Vec<i64>,
 }
 
 /// Proof that a transaction is stored. Without it no receipt leaves.
@@ -50,7 +52,7 @@ impl Store {
     /// a lock that it held, and what it wrote is one job or one key.
     pub async fn settle(&self, nonce: i64, written: Written) -> Result<bool, Error> {
         let locks = LockSet::Each(vec![nonce]);
-        let mut locked = self.begin(&locks).await?.lock(&locks).await?;
+        let mut locked = self.begin(&locks).await?.lock(&locks, &[]).await?;
         let Written { app, job, key, since } = written;
         let row = sqlx::query(statements::SETTLE)
             .bind(app.0)
@@ -73,19 +75,22 @@ pub struct Written {
 }
 
 impl Begun {
-    /// Takes the locks, in their order, and then reads the clock.
-    pub async fn lock(mut self, locks: &LockSet) -> Result<Locked, Error> {
+    /// Takes the locks, in their order, and then reads the clock; and the versions of the job types of `apps`, which
+    /// stay what they are until this transaction ends.
+    pub async fn lock(mut self, locks: &LockSet, apps: &[AppId]) -> Result<Locked, Error> {
         let ids: &[i64] = match locks {
             LockSet::Each(ids) => ids,
             LockSet::All => &[],
         };
         let row = sqlx::query(statements::LOCK_KEYS)
             .bind(ids)
+            .bind(apps.iter().map(|app| app.0).collect::<Vec<i64>>())
             .fetch_one(&mut *self.tx)
             .await?;
         Ok(Locked {
             tx: self.tx,
             decided_at: row.try_get("decided_at")?,
+            types_versions: row.try_get("types_versions")?,
         })
     }
 }
@@ -93,6 +98,11 @@ impl Begun {
 impl Locked {
     pub fn decided_at(&self) -> Instant {
         self.decided_at
+    }
+
+    /// The versions of the job types of the applications that were asked for, in their order.
+    pub fn types_versions(&self) -> &[i64] {
+        &self.types_versions
     }
 
     /// Ends the transaction. On [`Error::Unanswered`] it may be stored all the same.

@@ -7,6 +7,7 @@
 mod again;
 mod error;
 mod holders;
+mod job_types;
 mod jobs;
 mod keys;
 mod lives;
@@ -29,6 +30,7 @@ use sqlx::{Connection as _, PgConnection, PgPool};
 pub use again::Again;
 pub use error::{Class, Error};
 pub use holders::{Asked, HeldKey, Look};
+pub use job_types::{Declared, StoredType};
 pub use jobs::{AttemptView, Deleted, FullJob, JobView, JobWindowKey, ListFilter};
 pub use keys::{KeyHolder, Reset};
 pub use lives::{Changed, Lives, LockedJob};

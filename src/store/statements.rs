@@ -11,6 +11,7 @@ macro_rules! statements {
 }
 
 statements! {
+    CLOCK = "clock.sql";
     LOCK_KEYS = "lock_keys.sql";
     LOOK_UP = "look_up.sql";
     HOLD_LINKED = "hold_linked.sql";
@@ -57,6 +58,10 @@ statements! {
     SCOPES = "scopes.sql";
     DELETE_SCOPE = "delete_scope.sql";
     RESET_KEY = "reset_key.sql";
+    JOB_TYPES = "job_types.sql";
+    TYPES_VERSIONS = "types_versions.sql";
+    SAVE_JOB_TYPES = "save_job_types.sql";
+    DELETE_JOB_TYPE = "delete_job_type.sql";
     CALLER = "caller.sql";
     ADD_APPLICATION = "add_application.sql";
     ADD_TOKEN = "add_token.sql";

@@ -19,10 +19,22 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("settings", &["duration", "job", "uniqueness"]),
     ("job_types", &["duration", "json", "job", "uniqueness", "settings"]),
     ("wakeups", &["job"]),
-    ("store", &["duration", "job", "life", "uniqueness"]),
+    (
+        "store",
+        &["duration", "job", "life", "uniqueness", "settings", "job_types"],
+    ),
     (
         "dispatch",
-        &["duration", "json", "job", "uniqueness", "wakeups", "store"],
+        &[
+            "duration",
+            "json",
+            "job",
+            "uniqueness",
+            "settings",
+            "job_types",
+            "wakeups",
+            "store",
+        ],
     ),
     ("work", &["duration", "job", "life", "wakeups", "store"]),
     ("maintenance", &["life", "wakeups", "store", "work"]),
@@ -34,6 +46,8 @@ const ROOMS: &[(&str, &[&str])] = &[
             "job",
             "life",
             "uniqueness",
+            "settings",
+            "job_types",
             "wakeups",
             "store",
             "dispatch",
@@ -54,6 +68,8 @@ const ROOMS: &[(&str, &[&str])] = &[
             "duration",
             "json",
             "job",
+            "settings",
+            "job_types",
             "store",
             "dispatch",
             "work",
@@ -122,8 +138,20 @@ const IMPURE: &[&str] = &[
     "cli",
     "main",
 ];
-/// Wire types are no domain values: the pure core has none.
-const SERIAL: &[&str] = &["job", "store", "dispatch", "http", "client", "config", "server", "cli"];
+/// Wire types are no domain values: the pure core has none. The definition of a job type is a document, in one form
+/// wherever it stands.
+const SERIAL: &[&str] = &[
+    "job",
+    "settings",
+    "job_types",
+    "store",
+    "dispatch",
+    "http",
+    "client",
+    "config",
+    "server",
+    "cli",
+];
 
 /// Names under which everything ends up in the end.
 const NO_NAMES: &[&str] = &["util", "utils", "helper", "helpers", "common", "misc", "shared"];

@@ -37,7 +37,7 @@ const DOUBLE_EXACT_MAX: f64 = 9_007_199_254_740_992.0;
 pub(super) enum Name {
     Payload,
     Metadata,
-    JobName,
+    Job,
     Queue,
 }
 
@@ -46,13 +46,13 @@ impl Name {
         match self {
             Name::Payload => "payload",
             Name::Metadata => "metadata",
-            Name::JobName => "name",
+            Name::Job => "name",
             Name::Queue => "queue",
         }
     }
 
     fn of(ident: &str) -> Option<Name> {
-        let all = [Name::Payload, Name::Metadata, Name::JobName, Name::Queue];
+        let all = [Name::Payload, Name::Metadata, Name::Job, Name::Queue];
         all.into_iter().find(|name| name.as_str() == ident)
     }
 }
