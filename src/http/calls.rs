@@ -27,11 +27,14 @@ const RESULT_BYTES_MAX: usize = 1 << 20;
 const ERROR_BYTES_MAX: usize = 64 << 10;
 const FINISH_MAX: usize = 1_000;
 
-answers!(CallProblems: InvalidJson, InvalidRequest, InvalidDuration, InvalidPayload, Unauthorized, Forbidden,
+answers!(CallProblems: InvalidJson, InvalidRequest, InvalidPayload, Unauthorized, Forbidden, JobNotFound, LeaseLost,
+    PayloadTooLarge, UnsupportedMediaType, Internal, Overloaded, StoreUnavailable, ShuttingDown);
+answers!(TimedCallProblems: InvalidJson, InvalidRequest, InvalidDuration, InvalidPayload, Unauthorized, Forbidden,
     JobNotFound, LeaseLost, PayloadTooLarge, UnsupportedMediaType, Internal, Overloaded, StoreUnavailable,
     ShuttingDown);
+// What goes wrong with one job is in its result.
 answers!(FinishProblems: InvalidJson, InvalidRequest, InvalidDuration, InvalidPayload, Unauthorized, Forbidden,
-    PayloadTooLarge, BatchTooLarge, UnsupportedMediaType, Internal, Overloaded, StoreUnavailable, ShuttingDown);
+    PayloadTooLarge, BatchTooLarge, UnsupportedMediaType, Internal, StoreUnavailable);
 
 /// A call that needs nothing but the lease.
 #[derive(Deserialize, ToSchema, Debug)]
@@ -140,7 +143,7 @@ pub struct BeatBody {
         "lease_token": "0b2f1f0e-5b7e-4a57-9d3a-6f0b4f6f3d11", "lease": "30s"
     })),
     responses((status = 200, description = "The lease as it is now", body = BeatBody,
-        example = json!({"expires_at": "2027-01-01T09:00:30.123456Z", "cancel_requested": false})), CallProblems)
+        example = json!({"expires_at": "2027-01-01T09:00:30.123456Z", "cancel_requested": false})), TimedCallProblems)
 )]
 pub(super) async fn heartbeat(
     State(app): State<App>,
@@ -202,7 +205,7 @@ pub(super) async fn succeed(
         "lease_token": "0b2f1f0e-5b7e-4a57-9d3a-6f0b4f6f3d11",
         "error": {"message": "connection refused", "type": "ConnectionError"}, "retry_in": "30s"
     })),
-    responses((status = 200, description = "The job as it is now", body = JobBody, example = json!(examples::job())), CallProblems)
+    responses((status = 200, description = "The job as it is now", body = JobBody, example = json!(examples::job())), TimedCallProblems)
 )]
 pub(super) async fn fail(
     State(app): State<App>,
