@@ -10,6 +10,7 @@ mod dispatch;
 mod drain;
 mod examples;
 mod extract;
+mod idempotency;
 mod jobs;
 mod keys;
 mod meta;
@@ -18,6 +19,7 @@ pub mod openapi;
 mod prefer;
 pub mod problem;
 mod queues;
+mod receipt;
 mod scopes;
 mod wire;
 mod worker;
@@ -38,7 +40,8 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use utoipa_swagger_ui::{Config, SwaggerUi};
 
-use crate::dispatch::Dispatcher;
+use crate::dispatch::prepare::Surroundings;
+use crate::dispatch::{Dispatcher, Parents};
 use crate::job::{AppId, JobId};
 use crate::store::{self, Store};
 use crate::wakeups::Wakeups;
@@ -81,6 +84,15 @@ pub struct App {
 }
 
 impl App {
+    /// What dispatches are prepared with.
+    fn surroundings<'a>(&self, parents: &'a Parents) -> Surroundings<'a> {
+        Surroundings {
+            payload_bytes_max: self.limits.payload_bytes,
+            now: self.dispatcher.clock().now(),
+            parents,
+        }
+    }
+
     /// Waits for a job to finish, while the server does not stop.
     async fn finished(&self, app: AppId, job: JobId, wait: Duration) -> Result<(), problem::Problem> {
         tokio::select! {

@@ -69,6 +69,7 @@ problems! {
     PayloadTooLarge = "payload_too_large", 413, "The payload or body is too large";
     BatchTooLarge = "batch_too_large", 413, "The batch is too large";
     UnsupportedMediaType = "unsupported_media_type", 415, "The body is not declared as JSON";
+    UniquenessKeyMismatch = "uniqueness_key_mismatch", 422, "Two spellings of one key differ";
     IdempotencyScopeInvalid = "idempotency_scope_invalid", 422, "The parent or scope is not valid";
     Internal = "internal", 500, "The server failed";
     Overloaded = "overloaded", 503, "The server is overloaded";
@@ -300,7 +301,8 @@ impl From<Invalid> for Problem {
             InvalidKind::Window => Code::InvalidWindow,
             InvalidKind::Duration => Code::InvalidDuration,
             InvalidKind::PayloadTooLarge => Code::PayloadTooLarge,
-            InvalidKind::Parent => Code::IdempotencyScopeInvalid,
+            InvalidKind::Scope => Code::IdempotencyScopeInvalid,
+            InvalidKind::KeyMismatch => Code::UniquenessKeyMismatch,
         };
         Problem::new(code, detail).at(pointer)
     }

@@ -5,6 +5,10 @@
 mod architecture;
 mod batches;
 mod cases;
+mod cli_dispatch;
+mod cli_jobs;
+mod cli_retries;
+mod cli_work;
 mod client_gone;
 mod hostile;
 mod lifecycle;

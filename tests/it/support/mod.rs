@@ -7,6 +7,7 @@
 //! ```
 
 mod app;
+mod cli;
 mod client;
 mod database;
 mod document;
@@ -17,6 +18,7 @@ mod stock;
 mod wait;
 
 pub(crate) use app::{App, Options};
+pub(crate) use cli::{Cli, Scratch};
 pub(crate) use client::{Answer, Call, Client};
 pub(crate) use document::at;
 pub(crate) use server::{Server, solejob};
