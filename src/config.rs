@@ -49,6 +49,11 @@ pub enum Invalid {
         "SOLEJOB_BOOTSTRAP_TOKEN has {0} characters: give at least 16, such as the output of `openssl rand -hex 24`"
     )]
     BootstrapTooShort(usize),
+    #[error(
+        "the largest dispatch or batch counts {0} bytes and --queue-bytes is {1}: it would always be refused; give more \
+         --queue-bytes, or less --payload-bytes, --batch-bytes or --batch-items"
+    )]
+    QueueTooSmall(usize, usize),
     #[error("SOLEJOB_BOOTSTRAP_TOKEN holds a character that an Authorization header cannot: use printable ASCII")]
     BootstrapNotPrintable,
 }
@@ -56,6 +61,11 @@ pub enum Invalid {
 impl Config {
     /// Refuses what would be unsafe or could not work.
     pub fn check(&self) -> Result<(), Invalid> {
+        let largest = dispatch::counted(self.http.payload_bytes, 1)
+            .max(dispatch::counted(self.http.batch_bytes, self.http.batch_items));
+        if largest > self.dispatch.queue_bytes {
+            return Err(Invalid::QueueTooSmall(largest, self.dispatch.queue_bytes));
+        }
         match &self.access {
             Access::Anonymous { .. } if !self.listen.ip().is_loopback() => {
                 Err(Invalid::AnonymousBeyondLoopback(self.listen))
@@ -106,6 +116,20 @@ mod tests {
         ] {
             assert_eq!(config(listen, open()).check().is_ok(), accepted, "{listen}");
         }
+    }
+
+    #[test]
+    fn the_queue_takes_the_largest_batch() {
+        let check = |batch_items, queue_bytes| {
+            let mut config = config("127.0.0.1:1", Access::Tokens { bootstrap: None });
+            config.http.batch_items = batch_items;
+            config.dispatch.queue_bytes = queue_bytes;
+            config.check()
+        };
+        let batch = (16 << 20) + 1_000 * 1_024;
+        assert_eq!(check(1_000, batch), Ok(()));
+        assert_eq!(check(1_000, batch - 1), Err(Invalid::QueueTooSmall(batch, batch - 1)));
+        assert_eq!(check(1_001, batch), Err(Invalid::QueueTooSmall(batch + 1_024, batch)));
     }
 
     #[test]

@@ -7,10 +7,12 @@
 //! - [`store`]: PostgreSQL, and the only room that knows it.
 //! - [`dispatch`]: the use case: prepare, group, decide, answer.
 //! - [`http`]: the wire.
+//! - [`client`]: the other end of the wire, for the command line.
 //! - [`embedded`]: a private PostgreSQL for `dev` and for tests.
 //! - [`config`], [`telemetry`], [`server`], [`cli`]: how it is put together and started.
 
 pub mod cli;
+pub mod client;
 pub mod config;
 pub mod dispatch;
 pub mod duration;

@@ -74,8 +74,8 @@ pub async fn run(config: Config, metrics: PrometheusHandle, stop: CancellationTo
     maintenance::start(&store, &wakeups, &calls, &stop, &tasks);
     let app = App {
         store: store.clone(),
-        dispatcher,
-        calls,
+        dispatcher: dispatcher.clone(),
+        calls: calls.clone(),
         reserver,
         waits: Waits::new(store.clone(), wakeups.clone()),
         wakeups,
@@ -104,31 +104,42 @@ pub async fn run(config: Config, metrics: PrometheusHandle, stop: CancellationTo
     });
 
     let serve = axum::serve(listener, http::router(app)).with_graceful_shutdown(stop.clone().cancelled_owned());
-    // The last fifth of the grace is for what the dispatcher still has to store.
+    // The last fifth of the grace is for what still has to be stored.
     let grace = config.shutdown_grace.mul_f64(0.8);
-    let out_of_time = async {
+    let mut out_of_time = std::pin::pin!(async {
         stop.cancelled().await;
         tracing::info!(
             grace_seconds = grace.as_secs(),
             "stopping: no new connections, finishing what was begun"
         );
         tokio::time::sleep(grace).await;
+    });
+    let in_time = tokio::select! {
+        served = serve => { served.map_err(Error::Serve)?; true }
+        () = &mut out_of_time => false,
+    };
+    if !in_time {
+        tracing::warn!("some requests did not finish in time and are cut off");
+    }
+    // A request that was cut off still has its connection, and handles to these.
+    dispatcher.close();
+    calls.close();
+    tasks.close();
+    let end = async {
+        tasks.wait().await;
+        store.close().await;
+    };
+    let cut_off = async {
+        if in_time {
+            out_of_time.await;
+        }
+        tokio::time::sleep(config.shutdown_grace - grace).await;
     };
     tokio::select! {
-        served = serve => served.map_err(Error::Serve)?,
-        () = out_of_time => tracing::warn!("some requests did not finish in time and are cut off"),
-    }
-    // Every handle to the dispatcher is gone with the router, unless a connection was cut off: its tasks end once
-    // its queue is empty.
-    tasks.close();
-    if tokio::time::timeout(config.shutdown_grace - grace, tasks.wait())
-        .await
-        .is_err()
-    {
-        tracing::warn!("some transactions did not finish in time and are cut off");
+        () = end => {}
+        () = cut_off => tracing::warn!("some transactions did not finish in time and are cut off"),
     }
     upkeep.abort();
-    store.close().await;
     tracing::info!("stopped");
     Ok(())
 }

@@ -1,7 +1,16 @@
 //! The command line: the one place that reads flags and the environment.
 
+mod dispatch;
+mod import;
+mod jobs;
+mod keys;
+mod lines;
+mod object;
+mod queues;
+mod remote;
 mod serve;
 mod tokens;
+mod work;
 
 use std::ffi::OsString;
 use std::io::{Read as _, Write as _};
@@ -13,6 +22,7 @@ use std::time::Duration;
 use clap::{Parser, Subcommand};
 use tokio_util::sync::CancellationToken;
 
+use crate::client;
 use crate::embedded::{self, Cluster};
 use crate::http;
 use crate::server;
@@ -54,6 +64,18 @@ enum Command {
     /// Make, list and revoke tokens
     #[command(subcommand)]
     Token(tokens::Token),
+    /// Run a command for each job of a queue
+    Work(Box<work::Work>),
+    /// Ask for a job, or for those of a file
+    Dispatch(Box<dispatch::Dispatch>),
+    /// List, show, cancel, retry, delete jobs, and wait for them
+    #[command(subcommand)]
+    Jobs(jobs::Jobs),
+    /// Show queues, pause and resume them
+    Queues(queues::Queues),
+    /// Say who holds a key, and free it
+    #[command(subcommand)]
+    Keys(keys::Keys),
     /// Print the description of the API (OpenAPI 3.1)
     Openapi,
     /// Ask a server on this machine whether it is ready: exits with 0 if it is
@@ -135,11 +157,14 @@ enum Error {
     #[error("{0}")]
     Usage(String),
     #[error(transparent)]
+    Client(#[from] client::Error),
+    #[error(transparent)]
     Io(#[from] std::io::Error),
 }
 
 /// Runs the command that the arguments name. What it gives is the process's exit code: 0 done, 1 failed,
-/// 2 wrong usage, 78 something of the machine is missing; `with-postgres` gives its command's.
+/// 2 wrong usage, 78 something of the machine is missing; `with-postgres` gives its command's; those that call a server
+/// say theirs in `--help`.
 pub async fn run() -> ExitCode {
     let Cli {
         command,
@@ -154,10 +179,15 @@ pub async fn run() -> ExitCode {
     match execute(command).await {
         Ok(code) => code,
         Err(error) => {
+            if matches!(&error, Error::Io(error) if error.kind() == std::io::ErrorKind::BrokenPipe) {
+                // Whoever read the output, `head` perhaps, has seen enough.
+                return ExitCode::SUCCESS;
+            }
             let _no_terminal = writeln!(std::io::stderr(), "solejob: {error}");
             match error {
                 Error::Embedded(_) => ExitCode::from(78),
                 Error::Usage(_) | Error::Server(server::Error::Config(_)) => ExitCode::from(2),
+                Error::Client(error) => ExitCode::from(remote::exit_code(&error)),
                 _ => ExitCode::FAILURE,
             }
         }
@@ -176,6 +206,11 @@ async fn execute(command: Command) -> Result<ExitCode, Error> {
             tracing::info!("the database has this version's schema");
         }
         Command::Token(token) => token.run().await?,
+        Command::Work(work) => return work.run().await,
+        Command::Dispatch(dispatch) => return dispatch.run().await,
+        Command::Jobs(jobs) => return jobs.run().await,
+        Command::Queues(queues) => return queues.run().await,
+        Command::Keys(keys) => return keys.run().await,
         Command::Openapi => std::io::stdout().write_all(http::openapi::text().as_bytes())?,
         Command::Healthcheck { listen } => healthcheck(listen)?,
         Command::WithPostgres {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::dispatch::clock::DatabaseClock;
@@ -77,8 +78,16 @@ pub struct PreparedUnit {
 
 impl PreparedUnit {
     fn bytes(&self) -> usize {
-        self.items.iter().map(|item| item.job.payload.len() + 1_024).sum()
+        counted(
+            self.items.iter().map(|item| item.job.payload.len()).sum(),
+            self.items.len(),
+        )
     }
+}
+
+/// What items with these many bytes of payload count in the queue: each has other members too.
+pub fn counted(payload_bytes: usize, items: usize) -> usize {
+    payload_bytes + items * 1_024
 }
 
 /// A unit that waits for its group, and for whom.
@@ -88,7 +97,7 @@ pub(super) struct Waiting {
     pub(super) answer: oneshot::Sender<Result<UnitOutcome, Failure>>,
     bytes: usize,
     /// Given back when the unit has been answered.
-    _room: OwnedSemaphorePermit,
+    pub(super) room: OwnedSemaphorePermit,
 }
 
 /// Permits are kibibytes: a semaphore counts to 2^29 on every platform.
@@ -100,11 +109,12 @@ pub struct Dispatcher {
     queue: mpsc::Sender<Waiting>,
     room: Arc<Semaphore>,
     clock: Arc<DatabaseClock>,
+    closed: CancellationToken,
 }
 
 impl Dispatcher {
-    /// Starts the dispatcher's tasks on `tasks`. They end once every clone of the dispatcher is gone and the
-    /// queue is empty.
+    /// Starts the dispatcher's tasks on `tasks`. They end once it is [closed](Dispatcher::close) and the queue is
+    /// empty.
     pub fn start(
         store: Store,
         clock: Arc<DatabaseClock>,
@@ -120,7 +130,12 @@ impl Dispatcher {
             wakeups,
             deadline: limits.deadline,
         });
-        let source = Arc::new(Mutex::new(Source { waiting, next: None }));
+        let closed = CancellationToken::new();
+        let source = Arc::new(Mutex::new(Source {
+            waiting,
+            next: None,
+            closed: closed.clone(),
+        }));
         for _ in 0..limits.groups_in_flight {
             let (shared, source, limits) = (Arc::clone(&shared), Arc::clone(&source), limits.clone());
             tasks.spawn(async move {
@@ -139,15 +154,40 @@ impl Dispatcher {
             });
         }
         let room = Arc::new(Semaphore::new(limits.queue_bytes / ROOM_UNIT));
-        Dispatcher { queue, room, clock }
+        Dispatcher {
+            queue,
+            room,
+            clock,
+            closed,
+        }
     }
 
     pub fn clock(&self) -> &DatabaseClock {
         &self.clock
     }
 
+    /// Takes nothing more, from whoever still has a clone. What waits is decided.
+    pub fn close(&self) {
+        self.closed.cancel();
+    }
+
     /// Decides a unit. Dropping the future gives up the answer, never the transaction.
     pub async fn dispatch(&self, unit: PreparedUnit) -> Result<UnitOutcome, Failure> {
+        let answered = match self.take_in(unit) {
+            Ok(answered) => answered,
+            Err(failure) => {
+                let turned_away = Err(failure);
+                group::count(&turned_away);
+                return turned_away;
+            }
+        };
+        // A task that died in a panic leaves it open whether the group was stored.
+        let died = |_| Err(Failure::Unavailable(Outcome::Unknown, "its group's task died".into()));
+        answered.await.unwrap_or_else(died)
+    }
+
+    /// Puts a unit in the queue, if there is room.
+    fn take_in(&self, unit: PreparedUnit) -> Result<oneshot::Receiver<Result<UnitOutcome, Failure>>, Failure> {
         let bytes = unit.bytes();
         let room = u32::try_from(bytes.div_ceil(ROOM_UNIT)).map_err(|_| Failure::Overloaded)?;
         let room = Arc::clone(&self.room)
@@ -159,15 +199,13 @@ impl Dispatcher {
                 unit,
                 answer,
                 bytes,
-                _room: room,
+                room,
             })
             .map_err(|error| match error {
                 mpsc::error::TrySendError::Full(_) => Failure::Overloaded,
                 mpsc::error::TrySendError::Closed(_) => Failure::ShuttingDown,
             })?;
-        // A task that died in a panic leaves it open whether the group was stored.
-        let died = |_| Err(Failure::Unavailable(Outcome::Unknown, "its group's task died".into()));
-        answered.await.unwrap_or_else(died)
+        Ok(answered)
     }
 }
 
@@ -176,14 +214,24 @@ struct Source {
     waiting: mpsc::Receiver<Waiting>,
     /// Taken from the queue, and too large for the group that was being gathered.
     next: Option<Waiting>,
+    closed: CancellationToken,
 }
 
 impl Source {
+    /// The next unit; nothing when no more will come.
+    async fn first(&mut self) -> Option<Waiting> {
+        tokio::select! {
+            first = self.waiting.recv() => return first,
+            () = self.closed.cancelled() => self.waiting.close(),
+        }
+        self.waiting.recv().await
+    }
+
     /// The next group, as soon as there is one; empty when no more will come.
     async fn gather(&mut self, limits: &Limits) -> Vec<Waiting> {
         let first = match self.next.take() {
             Some(first) => first,
-            None => match self.waiting.recv().await {
+            None => match self.first().await {
                 Some(first) => first,
                 None => return Vec::new(),
             },

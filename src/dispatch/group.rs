@@ -53,8 +53,10 @@ impl Runner {
     /// Runs a group and answers everybody in it.
     pub(super) async fn run(&self, group: Vec<Waiting>) {
         histogram!("solejob_dispatch_group_size").record(group.len() as f64);
-        let (units, answers): (Vec<PreparedUnit>, Vec<_>) =
-            group.into_iter().map(|waiting| (waiting.unit, waiting.answer)).unzip();
+        let parts = group
+            .into_iter()
+            .map(|waiting| (waiting.unit, (waiting.answer, waiting.room)));
+        let (units, answers): (Vec<PreparedUnit>, Vec<_>) = parts.unzip();
         let deadline = Instant::now() + self.deadline;
         let mut results = self.decide(&units, deadline).await;
         if units.len() > 1 && matches!(results, Err(Failure::Internal(_))) {
@@ -68,13 +70,13 @@ impl Runner {
                         .and_then(|mut one| one.pop().ok_or_else(no_result)),
                 );
             }
-            for (answer, result) in answers.into_iter().zip(alone) {
+            for ((answer, _room), result) in answers.into_iter().zip(alone) {
                 count(&result);
                 let _gone = answer.send(result);
             }
             return;
         }
-        for answer in answers.into_iter().rev() {
+        for (answer, _room) in answers.into_iter().rev() {
             let result = match &mut results {
                 Ok(outcomes) => outcomes.pop().ok_or_else(no_result),
                 Err(failure) => Err(failure.clone()),
@@ -185,7 +187,7 @@ impl Runner {
                 histogram!("solejob_dispatch_commit_seconds").record(began.elapsed().as_secs_f64());
                 Ok((outcomes, committed))
             }
-            Err(error) if error.lost_connection() => Err(Failed::Committing(error, witness, outcomes)),
+            Err(error @ Error::Unanswered(_)) => Err(Failed::Committing(error, witness, outcomes)),
             Err(error) => Err(Failed::Before(error)),
         }
     }
@@ -278,7 +280,7 @@ fn queues(writes: &Writes<'_>) -> BTreeSet<News> {
 }
 
 /// `solejob_dispatches_total`: every dispatch by what became of it.
-fn count(result: &Result<UnitOutcome, Failure>) {
+pub(super) fn count(result: &Result<UnitOutcome, Failure>) {
     let add = |outcome: &'static str| counter!("solejob_dispatches_total", "outcome" => outcome).increment(1);
     match result {
         Ok(UnitOutcome::Applied(results)) => {

@@ -8,7 +8,9 @@ mod dispatcher;
 mod group;
 pub mod prepare;
 mod preview;
+mod window;
 
 pub use clock::DatabaseClock;
-pub use dispatcher::{Dispatcher, Failure, Limits, Outcome, PreparedUnit};
-pub use preview::preview;
+pub use dispatcher::{Dispatcher, Failure, Limits, Outcome, PreparedUnit, counted};
+pub use preview::{orphans, preview};
+pub use window::{Parents, WindowRequest, exact_scope};

@@ -3,13 +3,13 @@
 use chrono::{DateTime, Timelike as _};
 use uuid::Uuid;
 
+use crate::dispatch::window::{Parents, WindowRequest, key_of};
 use crate::duration::{self, Millis};
 use crate::job::{Backoff, FinalState, FinalStates, Instant, JobId, NewJob, Parent, Policy, Retry, Start};
 use crate::json::pointer;
 use crate::uniqueness::decide::{Ask, AskedKey, AskedWindow, OnMismatch};
 use crate::uniqueness::fingerprint::{Asked, AskedStart, Fingerprint};
 use crate::uniqueness::key::{Key, KeyText};
-use crate::uniqueness::window::Window;
 
 pub const NAME_BYTES_MAX: usize = 128;
 pub const METADATA_MEMBERS_MAX: usize = 64;
@@ -32,8 +32,7 @@ pub struct Request {
     pub delay: Option<String>,
     pub run_at: Option<String>,
     pub active_key: Option<String>,
-    pub window_key: Option<String>,
-    pub window: Option<String>,
+    pub window: WindowRequest,
     pub on_mismatch: Option<String>,
     pub release_on: Option<Vec<String>>,
     pub resource_keys: Vec<String>,
@@ -60,6 +59,8 @@ pub struct RetryRequest {
 pub struct Prepared {
     pub ask: Ask,
     pub job: NewJob,
+    /// Its parent is not there: it may be answered with a job that is, and creates none.
+    pub orphan: bool,
 }
 
 /// Which kind of error a member is.
@@ -70,8 +71,10 @@ pub enum InvalidKind {
     Window,
     Duration,
     PayloadTooLarge,
-    /// The parent is no job of this application.
-    Parent,
+    /// The parent is no job of this application, or does not fit the scope.
+    Scope,
+    /// Two spellings of one key differ.
+    KeyMismatch,
 }
 
 /// What is wrong with a dispatch.
@@ -84,7 +87,7 @@ pub struct Invalid {
 }
 
 impl Invalid {
-    fn new(kind: InvalidKind, pointer: impl Into<String>, detail: impl Into<String>) -> Invalid {
+    pub(super) fn new(kind: InvalidKind, pointer: impl Into<String>, detail: impl Into<String>) -> Invalid {
         Invalid {
             kind,
             pointer: pointer.into(),
@@ -97,8 +100,22 @@ fn request(pointer: &str, detail: impl Into<String>) -> Invalid {
     Invalid::new(InvalidKind::Request, pointer, detail)
 }
 
-/// Prepares one dispatch. `now` bounds how far ahead it may start.
-pub fn prepare(request: Request, payload_bytes_max: usize, now: Instant) -> Result<Prepared, Invalid> {
+/// What a dispatch is prepared with.
+#[derive(Clone, Debug)]
+pub struct Surroundings<'a> {
+    pub payload_bytes_max: usize,
+    /// Bounds how far ahead a dispatch may start.
+    pub now: Instant,
+    pub parents: &'a Parents,
+}
+
+/// Prepares one dispatch.
+pub fn prepare(request: Request, surroundings: &Surroundings<'_>) -> Result<Prepared, Invalid> {
+    let Surroundings {
+        payload_bytes_max,
+        now,
+        parents,
+    } = *surroundings;
     let Request {
         name,
         payload,
@@ -107,7 +124,6 @@ pub fn prepare(request: Request, payload_bytes_max: usize, now: Instant) -> Resu
         delay,
         run_at,
         active_key,
-        window_key,
         window,
         on_mismatch,
         release_on,
@@ -147,9 +163,9 @@ pub fn prepare(request: Request, payload_bytes_max: usize, now: Instant) -> Resu
         .map(|text| key_of("/uniqueness/active_key", &text))
         .transpose()?;
     let on_mismatch = on_mismatch_of(on_mismatch)?;
-    let release_on = release_on_of(release_on)?;
-    let window = window_of(window_key, window)?.map(|(text, window)| {
-        let key = AskedKey::new(Key::window(&name, text));
+    let release_on = release_on.map(release_on_of).transpose()?;
+    let window = window.asked(parent, parents)?.map(|wanted| {
+        let key = AskedKey::new(Key::window(&name, wanted.scope, wanted.text));
         let asked = Asked {
             payload: payload.as_deref(),
             queue: queue.as_deref(),
@@ -162,9 +178,9 @@ pub fn prepare(request: Request, payload_bytes_max: usize, now: Instant) -> Resu
         let fingerprint = Fingerprint::new(&key.key, &asked);
         AskedWindow {
             key,
-            window,
+            window: wanted.window,
             on_mismatch,
-            release_on,
+            release_on: release_on.unwrap_or(wanted.release_on),
             fingerprint,
         }
     });
@@ -190,6 +206,7 @@ pub fn prepare(request: Request, payload_bytes_max: usize, now: Instant) -> Resu
             retention: retention.unwrap_or(RETENTION_DEFAULT),
             parent,
         },
+        orphan: parent.is_some_and(|parent| !parents.has(parent)),
     })
 }
 
@@ -270,31 +287,6 @@ pub fn duration_of(pointer: &str, text: &str, least: Millis, most: Millis) -> Re
     }
 }
 
-fn key_of(pointer: &str, text: &str) -> Result<KeyText, Invalid> {
-    KeyText::parse(text).map_err(|error| Invalid::new(InvalidKind::Key, pointer, error.to_string()))
-}
-
-fn window_of(key: Option<String>, window: Option<String>) -> Result<Option<(KeyText, Window)>, Invalid> {
-    let invalid = |pointer: &str, detail: String| Invalid::new(InvalidKind::Window, pointer, detail);
-    match (key, window) {
-        (None, None) => Ok(None),
-        (Some(key), Some(window)) => {
-            let key = key_of("/uniqueness/window_key", &key)?;
-            let window = Window::parse(&window).map_err(|error| invalid("/uniqueness/window", error.to_string()))?;
-            Ok(Some((key, window)))
-        }
-        (Some(key), None) => {
-            key_of("/uniqueness/window_key", &key)?;
-            let detail = "a window_key needs a window, such as \"24h\": there is no default";
-            Err(invalid("/uniqueness/window", detail.into()))
-        }
-        (None, Some(_)) => {
-            let detail = "a window needs a window_key: by itself it makes nothing unique";
-            Err(invalid("/uniqueness/window", detail.into()))
-        }
-    }
-}
-
 fn on_mismatch_of(text: Option<String>) -> Result<OnMismatch, Invalid> {
     match text.as_deref() {
         None | Some("conflict") => Ok(OnMismatch::Conflict),
@@ -306,9 +298,9 @@ fn on_mismatch_of(text: Option<String>) -> Result<OnMismatch, Invalid> {
     }
 }
 
-fn release_on_of(names: Option<Vec<String>>) -> Result<FinalStates, Invalid> {
+fn release_on_of(names: Vec<String>) -> Result<FinalStates, Invalid> {
     let mut states = FinalStates::NONE;
-    for (index, name) in names.into_iter().flatten().enumerate() {
+    for (index, name) in names.into_iter().enumerate() {
         let Some(state) = FinalState::ALL.into_iter().find(|state| state.as_str() == name) else {
             let detail = "release_on lists final states: \"succeeded\", \"failed\", \"cancelled\"";
             return Err(request(&format!("/uniqueness/release_on/{index}"), detail));
@@ -377,7 +369,8 @@ fn check_metadata(members: &[(String, String)]) -> Result<(), Invalid> {
     Ok(())
 }
 
-fn parent_of((job_id, attempt): (String, Option<i64>)) -> Result<Parent, Invalid> {
+/// A parent as it was posted.
+pub fn parent_of((job_id, attempt): (String, Option<i64>)) -> Result<Parent, Invalid> {
     let job_id = job_id_of(&job_id).ok_or_else(|| request("/parent/job_id", "a job id is a UUID"))?;
     let attempt = match attempt.map(i32::try_from) {
         None => None,
@@ -440,7 +433,7 @@ fn retry_of(retry: RetryRequest) -> Result<Retry, Invalid> {
 /// The parent that a dispatch names is not there.
 pub fn unknown_parent() -> Invalid {
     Invalid::new(
-        InvalidKind::Parent,
+        InvalidKind::Scope,
         "/parent/job_id",
         "the parent is no job of this application and environment",
     )

@@ -1,23 +1,22 @@
 //! `POST /v1/jobs/batch`: many dispatches in one transaction.
 
-use std::collections::HashMap;
-
 use axum::body::Bytes;
 use axum::extract::State;
-use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
-use crate::dispatch::PreparedUnit;
-use crate::dispatch::prepare::{self, Prepared};
+use crate::dispatch::prepare::{self, Request};
+use crate::dispatch::{PreparedUnit, orphans};
 use crate::http::auth::{By, Dispatch};
-use crate::http::dispatch::refuse_idempotency_key;
+use crate::http::dispatch::parents;
 use crate::http::examples;
 use crate::http::extract::{self, BATCH, Checked};
+use crate::http::idempotency::IdempotencyKey;
 use crate::http::problem::{Code, ItemError, Problem, ProblemBody, answers};
-use crate::http::wire::{DispatchBody, Disposition, ReceiptBody};
+use crate::http::receipt::{Disposition, ReceiptBody};
+use crate::http::wire::DispatchBody;
 use crate::http::{App, JsonBody};
 use crate::job::AppId;
 use crate::json::{self, MAX_DEPTH};
@@ -71,6 +70,8 @@ pub struct ItemResult {
 /// earlier one is reused. One that is invalid fails the batch before anything is written.
 #[utoipa::path(
     post, path = "/v1/jobs/batch", operation_id = "dispatchBatch", tag = "dispatch",
+    params(("Idempotency-Key" = Option<String>, Header, description = "Gives each item without a window key of its own the \
+        idempotency key `KEY/INDEX`")),
     request_body(content = BatchBody, example = json!({
         "jobs": [
             {"name": "place-order", "payload": {"order": 42}, "uniqueness": {"active_key": "order:42"}},
@@ -86,14 +87,10 @@ pub struct ItemResult {
 pub(super) async fn batch(
     State(app): State<App>,
     by: By<Dispatch>,
-    headers: HeaderMap,
+    key: IdempotencyKey,
     Checked(bytes): Checked<BATCH>,
 ) -> Result<Response, Problem> {
-    refuse_idempotency_key(&headers)?;
-    let unit = read(&app, by.app, &bytes)?;
-    // The dispatches own what they need: 16 MiB of text need not wait for the database.
-    drop(bytes);
-    check_parents(&app, &unit).await?;
+    let unit = read(&app, by.app, &key, bytes).await?;
     match app.dispatcher.dispatch(unit).await? {
         UnitOutcome::Refused { index, refusal } => Err(Problem::refused(&refusal, false).with_index(index)),
         UnitOutcome::Applied(results) => {
@@ -156,7 +153,36 @@ impl Faults {
     }
 }
 
-fn read(app: &App, id: AppId, bytes: &Bytes) -> Result<PreparedUnit, Problem> {
+async fn read(app: &App, id: AppId, key: &IdempotencyKey, bytes: Bytes) -> Result<PreparedUnit, Problem> {
+    let (requests, continue_on_conflict) = requests(app, key, &bytes)?;
+    // The dispatches own what they need: 16 MiB of text need not wait for the database.
+    drop(bytes);
+    let mut faults = Faults::default();
+    let parents = parents(app, id, requests.iter().flatten()).await?;
+    let mut items = Vec::with_capacity(requests.len());
+    for (index, request) in requests.into_iter().enumerate() {
+        let prepare = |request| Ok(prepare::prepare(request, &app.surroundings(&parents))?);
+        match request.and_then(prepare) {
+            Ok(item) => items.push(item),
+            Err(problem) => faults.push(index, problem),
+        }
+    }
+    faults.end()?;
+    let unit = PreparedUnit {
+        app: id,
+        items,
+        continue_on_conflict,
+    };
+    let mut faults = Faults::default();
+    for index in orphans(&app.store, &unit).await? {
+        faults.push(index, prepare::unknown_parent().into());
+    }
+    faults.end()?;
+    Ok(unit)
+}
+
+/// The items of a batch, each understood or with what is wrong with it, and whether conflicts stop it.
+fn requests(app: &App, key: &IdempotencyKey, bytes: &[u8]) -> Result<(Vec<Result<Request, Problem>>, bool), Problem> {
     // A fault that lies in one item is that item's: the items are then checked one by one to name each.
     let by_item = match json::check(bytes, BATCH_DEPTH) {
         Ok(_) => false,
@@ -180,51 +206,19 @@ fn read(app: &App, id: AppId, bytes: &Bytes) -> Result<PreparedUnit, Problem> {
         );
         return Err(Problem::new(Code::BatchTooLarge, detail).at("/jobs"));
     }
-    let now = app.dispatcher.clock().now();
-    let prepare = |item: &RawValue| -> Result<Prepared, Problem> {
+    let understand = |(index, item): (usize, &RawValue)| -> Result<Request, Problem> {
         if by_item {
             extract::check(item.get().as_bytes(), MAX_DEPTH)?;
         }
         let body: DispatchBody = extract::parse(item.get().as_bytes())?;
-        Ok(prepare::prepare(body.into(), app.limits.payload_bytes, now)?)
+        let mut request = Request::from(body);
+        key.give_item(index, &mut request);
+        Ok(request)
     };
-    let mut faults = Faults::default();
-    let mut items = Vec::with_capacity(jobs.len());
-    for (index, item) in jobs.into_iter().enumerate() {
-        match prepare(item) {
-            Ok(item) => items.push(item),
-            Err(problem) => faults.push(index, problem),
-        }
-    }
-    faults.end()?;
-    if by_item {
+    let requests: Vec<_> = jobs.into_iter().enumerate().map(understand).collect();
+    if by_item && requests.iter().all(Result::is_ok) {
         // No item was at fault after all: a fault behind the first one is the body's.
         extract::check(bytes, BATCH_DEPTH)?;
     }
-    Ok(PreparedUnit {
-        app: id,
-        items,
-        continue_on_conflict: continue_on_conflict.unwrap_or(false),
-    })
-}
-
-/// Each parent that is named is a job of the application. It is asked once, however many items name it.
-async fn check_parents(app: &App, unit: &PreparedUnit) -> Result<(), Problem> {
-    let mut known = HashMap::new();
-    let mut faults = Faults::default();
-    for (index, item) in unit.items.iter().enumerate() {
-        let Some(parent) = item.job.parent else { continue };
-        let exists = match known.get(&parent.job_id) {
-            Some(exists) => *exists,
-            None => {
-                let exists = app.store.job_exists(unit.app, parent.job_id).await?;
-                known.insert(parent.job_id, exists);
-                exists
-            }
-        };
-        if !exists {
-            faults.push(index, prepare::unknown_parent().into());
-        }
-    }
-    faults.end()
+    Ok((requests, continue_on_conflict.unwrap_or(false)))
 }

@@ -1,21 +1,24 @@
 //! `POST /v1/jobs` and `POST /v1/jobs/preview`: one dispatch.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use axum::extract::State;
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::dispatch::prepare::{self, Prepared};
-use crate::dispatch::{PreparedUnit, preview as preview_unit};
+use crate::dispatch::prepare::{self, Prepared, Request};
+use crate::dispatch::{Parents, PreparedUnit, orphans, preview as preview_unit};
 use crate::http::auth::{By, Dispatch};
 use crate::http::examples;
 use crate::http::extract::{SINGLE, Wire};
+use crate::http::idempotency::IdempotencyKey;
 use crate::http::prefer::PreferWait;
-use crate::http::problem::{self, Code, Problem, answers};
-use crate::http::wire::{DispatchBody, Disposition, JobBody, ReceiptBody, RetryView};
+use crate::http::problem::{self, Problem, answers};
+use crate::http::receipt::{Disposition, ReceiptBody};
+use crate::http::wire::{DispatchBody, JobBody, RetryView};
 use crate::http::{App, JsonBody};
 use crate::job::{AppId, JobId};
 use crate::uniqueness::holders::UnitOutcome;
@@ -23,17 +26,19 @@ use crate::uniqueness::receipt::Receipt;
 
 answers!(DispatchProblems: InvalidJson, InvalidRequest, InvalidKey, InvalidWindow, InvalidDuration, InvalidPayload,
     Unauthorized, Forbidden, UniquenessConflict, UniquenessCompositionConflict, PayloadTooLarge, UnsupportedMediaType,
-    IdempotencyScopeInvalid, Internal, Overloaded, StoreUnavailable, ShuttingDown);
+    UniquenessKeyMismatch, IdempotencyScopeInvalid, Internal, Overloaded, StoreUnavailable, ShuttingDown);
 // It waits in no queue.
 answers!(PreviewProblems: InvalidJson, InvalidRequest, InvalidKey, InvalidWindow, InvalidDuration, InvalidPayload,
     Unauthorized, Forbidden, UniquenessConflict, UniquenessCompositionConflict, PayloadTooLarge, UnsupportedMediaType,
-    IdempotencyScopeInvalid, Internal, StoreUnavailable);
+    UniquenessKeyMismatch, IdempotencyScopeInvalid, Internal, StoreUnavailable);
 
 /// Dispatch a job
 ///
 /// Creates the job, or gives back the one that a key of the dispatch leads to. Answered once it is stored.
 #[utoipa::path(
     post, path = "/v1/jobs", operation_id = "dispatch", tag = "dispatch",
+    params(("Idempotency-Key" = Option<String>, Header, description = "An idempotency key, quoted or bare"),
+        ("Prefer" = Option<String>, Header, description = "`wait=N`: answer when the job has finished, or after N seconds, at most 60")),
     request_body(content = DispatchBody, example = json!({
         "name": "place-order", "payload": {"order": 42},
         "uniqueness": {"active_key": "order:42", "window_key": "req-1", "window": "24h"}
@@ -50,10 +55,10 @@ pub(super) async fn dispatch(
     State(app): State<App>,
     by: By<Dispatch>,
     prefer: PreferWait,
-    headers: HeaderMap,
+    key: IdempotencyKey,
     Wire(body): Wire<DispatchBody, SINGLE>,
 ) -> Result<Response, Problem> {
-    let unit = single(&app, by.app, &headers, body).await?;
+    let unit = single(&app, by.app, key, body).await?;
     let receipt = only(app.dispatcher.dispatch(unit).await?)?;
     let location = format!("/v1/jobs/{}", receipt.job_id);
     let job = match prefer {
@@ -117,7 +122,7 @@ pub struct Resolved {
 }
 
 impl From<&Prepared> for Resolved {
-    fn from(Prepared { ask, job }: &Prepared) -> Resolved {
+    fn from(Prepared { ask, job, orphan: _ }: &Prepared) -> Resolved {
         Resolved {
             active_key: ask.active.as_ref().map(|key| key.key.text.as_str().into()),
             window_key: ask.window.as_ref().map(|window| window.key.key.text.as_str().into()),
@@ -135,6 +140,7 @@ impl From<&Prepared> for Resolved {
 /// Answers what the same dispatch would do now, and writes nothing. Another dispatch may come before it.
 #[utoipa::path(
     post, path = "/v1/jobs/preview", operation_id = "preview", tag = "dispatch",
+    params(("Idempotency-Key" = Option<String>, Header, description = "An idempotency key, quoted or bare")),
     request_body(content = DispatchBody, example = json!({
         "name": "place-order", "uniqueness": {"active_key": "order:42"}
     })),
@@ -146,39 +152,43 @@ impl From<&Prepared> for Resolved {
 pub(super) async fn preview(
     State(app): State<App>,
     by: By<Dispatch>,
-    headers: HeaderMap,
+    key: IdempotencyKey,
     Wire(body): Wire<DispatchBody, SINGLE>,
 ) -> Result<Response, Problem> {
-    let unit = single(&app, by.app, &headers, body).await?;
+    let unit = single(&app, by.app, key, body).await?;
     let receipt = only(preview_unit(&app.store, &unit).await?)?;
     let resolved = unit.items.first().map(Resolved::from).ok_or_else(problem::internal)?;
     let receipt = ReceiptBody::from(receipt).previewed();
     Ok(JsonBody(PreviewBody { receipt, resolved }).into_response())
 }
 
-async fn single(app: &App, id: AppId, headers: &HeaderMap, body: DispatchBody) -> Result<PreparedUnit, Problem> {
-    refuse_idempotency_key(headers)?;
-    let item = prepare::prepare(body.into(), app.limits.payload_bytes, app.dispatcher.clock().now())?;
-    if let Some(parent) = item.job.parent
-        && !app.store.job_exists(id, parent.job_id).await?
-    {
-        return Err(prepare::unknown_parent().into());
-    }
-    Ok(PreparedUnit {
+async fn single(app: &App, id: AppId, key: IdempotencyKey, body: DispatchBody) -> Result<PreparedUnit, Problem> {
+    let mut request = Request::from(body);
+    key.give(&mut request)?;
+    let parents = parents(app, id, std::iter::once(&request)).await?;
+    let item = prepare::prepare(request, &app.surroundings(&parents))?;
+    let unit = PreparedUnit {
         app: id,
         items: vec![item],
         continue_on_conflict: false,
-    })
+    };
+    match orphans(&app.store, &unit).await?.first() {
+        None => Ok(unit),
+        Some(_) => Err(prepare::unknown_parent().into()),
+    }
 }
 
-/// A header that would make the dispatch unique must not be ignored in silence.
-pub(super) fn refuse_idempotency_key(headers: &HeaderMap) -> Result<(), Problem> {
-    if headers.contains_key("idempotency-key") {
-        let detail = "this version does not take the header Idempotency-Key: give uniqueness.window_key and \
-                      uniqueness.window instead";
-        return Err(Problem::new(Code::InvalidRequest, detail));
-    }
-    Ok(())
+/// The parents that dispatches name. What is no id is left to the preparation, which says so.
+pub(super) async fn parents<'a>(
+    app: &App,
+    id: AppId,
+    requests: impl Iterator<Item = &'a Request>,
+) -> Result<Parents, Problem> {
+    let named = requests.filter_map(|request| prepare::job_id_of(&request.parent.as_ref()?.0));
+    let named: BTreeSet<JobId> = named.collect();
+    Ok(Parents(
+        app.store.attempts(id, &named.into_iter().collect::<Vec<_>>()).await?,
+    ))
 }
 
 /// The one result of a unit of one.

@@ -11,9 +11,9 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use crate::dispatch::prepare::{is_name, job_id_of};
-use crate::http::App;
 pub use crate::http::problem::job_not_found;
 use crate::http::problem::{Code, Problem};
+use crate::http::{App, Limits};
 use crate::job::JobId;
 use crate::json::{self, FaultKind, MAX_DEPTH};
 
@@ -22,10 +22,6 @@ const SINGLE_BESIDE_PAYLOAD: usize = 512 << 10;
 
 /// Bytes of a body that has no payload.
 const SMALL_BODY: usize = 16 << 10;
-
-/// A client that sends too much is read on up to here, so that it hears the answer: many do not listen before
-/// they have sent everything.
-const DRAIN_BYTES: usize = 64 << 20;
 
 /// A body that has passed [`json::check`], not yet understood.
 #[derive(Debug)]
@@ -43,7 +39,7 @@ impl<T: DeserializeOwned, const KIND: u8> FromRequest<App> for Wire<T, KIND> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, app: &App) -> Result<Self, Problem> {
-        let bytes = read(request, KIND, app).await?;
+        let bytes = read(request, KIND, &app.limits).await?;
         check(&bytes, MAX_DEPTH)?;
         Ok(Wire(parse(&bytes)?))
     }
@@ -54,27 +50,21 @@ impl FromRequest<App> for Checked<BATCH> {
 
     /// Faults of a single item are left to whoever takes the items apart.
     async fn from_request(request: Request, app: &App) -> Result<Self, Problem> {
-        Ok(Checked(read(request, BATCH, app).await?))
+        Ok(Checked(read(request, BATCH, &app.limits).await?))
     }
 }
 
-async fn read(request: Request, kind: u8, app: &App) -> Result<Bytes, Problem> {
+async fn read(request: Request, kind: u8, limits: &Limits) -> Result<Bytes, Problem> {
     let (limit, code) = match kind {
-        SINGLE => (app.limits.payload_bytes + SINGLE_BESIDE_PAYLOAD, Code::PayloadTooLarge),
-        BATCH => (app.limits.batch_bytes, Code::BatchTooLarge),
+        SINGLE => (limits.payload_bytes + SINGLE_BESIDE_PAYLOAD, Code::PayloadTooLarge),
+        BATCH => (limits.batch_bytes, Code::BatchTooLarge),
         _ => (SMALL_BODY, Code::PayloadTooLarge),
     };
     let declared = media_type(request.headers());
     if declared == MediaType::Other {
         return Err(unsupported());
     }
-    // Who waits for leave to send is told before it does.
-    let patience = if request.headers().contains_key(header::EXPECT) {
-        limit
-    } else {
-        DRAIN_BYTES
-    };
-    let bytes = collect(request.into_body(), limit, patience, code).await?;
+    let bytes = collect(request.into_body(), limit, code).await?;
     match (bytes.is_empty(), declared) {
         (true, _) if kind == SMALL => Ok(Bytes::from_static(b"{}")),
         (false, MediaType::Missing) => Err(unsupported()),
@@ -115,14 +105,15 @@ fn unsupported() -> Problem {
     )
 }
 
-async fn collect(mut body: Body, limit: usize, patience: usize, code: Code) -> Result<Bytes, Problem> {
+/// What is behind the limit is left to be drained.
+async fn collect(mut body: Body, limit: usize, code: Code) -> Result<Bytes, Problem> {
     let too_large = || {
         Problem::new(
             code,
             format!("the body has more than {limit} bytes, which is the limit here"),
         )
     };
-    if body.size_hint().lower() > patience as u64 {
+    if body.size_hint().lower() > limit as u64 {
         return Err(too_large());
     }
     let (mut parts, mut read): (Vec<Bytes>, usize) = (Vec::new(), 0);
@@ -137,20 +128,16 @@ async fn collect(mut body: Body, limit: usize, patience: usize, code: Code) -> R
             continue;
         };
         read += data.len();
-        if read > patience {
-            break;
-        }
         if read > limit {
-            parts.clear();
-        } else {
-            parts.push(data);
+            return Err(too_large());
         }
+        parts.push(data);
     }
-    match (read > limit, parts.len()) {
-        (true, _) => Err(too_large()),
-        (false, 1) => Ok(parts.remove(0)),
-        (false, _) => Ok(parts.concat().into()),
-    }
+    Ok(if parts.len() == 1 {
+        parts.remove(0)
+    } else {
+        parts.concat().into()
+    })
 }
 
 /// Checks a body as JSON, strictly.
@@ -348,6 +335,152 @@ mod tests {
         assert!(Query::parse("a=%ff").is_err());
         assert!(Query::parse("a=1&a=2").unwrap().take("a").is_err());
         assert!(Query::parse("b=1").unwrap().end().is_err());
+    }
+
+    fn request(content_types: &[&[u8]], body: impl Into<Body>) -> Request {
+        let mut request = Request::new(body.into());
+        for value in content_types {
+            let value = header::HeaderValue::from_bytes(value).unwrap();
+            request.headers_mut().append(header::CONTENT_TYPE, value);
+        }
+        request
+    }
+
+    const LIMITS: Limits = Limits {
+        payload_bytes: 100,
+        batch_items: 10,
+        batch_bytes: 1_000,
+    };
+
+    async fn code_of(request: Request, kind: u8) -> Option<Code> {
+        read(request, kind, &LIMITS).await.err().map(|problem| problem.code())
+    }
+
+    #[tokio::test]
+    async fn a_body_is_declared_as_json() {
+        let json: [&[u8]; 4] = [
+            b"application/json",
+            b"Application/JSON",
+            b"application/json; charset=utf-8",
+            b"application/json;charset=\"utf-8\" ; x=y",
+        ];
+        for value in json {
+            assert_eq!(code_of(request(&[value], "{}"), SINGLE).await, None, "{value:?}");
+        }
+        let other: [&[&[u8]]; 8] = [
+            &[],
+            &[b""],
+            &[b"text/plain"],
+            &[b"application/x-www-form-urlencoded"],
+            &[b"application/jsonp"],
+            &[b"application/problem+json"],
+            &[b"application/json\xff"],
+            &[b"application/json", b"application/json"],
+        ];
+        for values in other {
+            for kind in [SINGLE, BATCH, SMALL] {
+                let code = code_of(request(values, "{}"), kind).await;
+                assert_eq!(code, Some(Code::UnsupportedMediaType), "{values:?}");
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_body_may_be_left_out_where_no_member_is_required() {
+        let none: [&[&[u8]]; 2] = [&[], &[b"application/json"]];
+        for values in none {
+            assert_eq!(read(request(values, ""), SMALL, &LIMITS).await.unwrap(), "{}");
+            // Elsewhere it is no JSON, which is said where it is understood.
+            assert_eq!(read(request(values, ""), SINGLE, &LIMITS).await.unwrap(), "");
+        }
+        assert_eq!(check(b"", MAX_DEPTH).unwrap_err().code(), Code::InvalidJson);
+        // What is declared as something else is something else, however short.
+        assert_eq!(
+            code_of(request(&[b"text/plain"], ""), SMALL).await,
+            Some(Code::UnsupportedMediaType)
+        );
+    }
+
+    #[tokio::test]
+    async fn a_body_has_so_many_bytes_at_most() {
+        for (kind, most, code) in [
+            (SINGLE, 100 + SINGLE_BESIDE_PAYLOAD, Code::PayloadTooLarge),
+            (BATCH, 1_000, Code::BatchTooLarge),
+            (SMALL, SMALL_BODY, Code::PayloadTooLarge),
+        ] {
+            let json: &[u8] = b"application/json";
+            assert_eq!(code_of(request(&[json], " ".repeat(most)), kind).await, None);
+            assert_eq!(code_of(request(&[json], " ".repeat(most + 1)), kind).await, Some(code));
+            let mut asking = request(&[json], " ".repeat(most + 1));
+            let leave = header::HeaderValue::from_static("100-continue");
+            asking.headers_mut().insert(header::EXPECT, leave);
+            assert_eq!(code_of(asking, kind).await, Some(code));
+        }
+    }
+
+    #[test]
+    fn a_pointer_leads_to_the_member_at_fault() {
+        #[derive(Deserialize, Debug)]
+        #[serde(deny_unknown_fields)]
+        #[expect(dead_code, reason = "it is only read into")]
+        struct Outer {
+            name: String,
+            inner: Option<Vec<Inner>>,
+            #[serde(rename = "a/b~c")]
+            odd: Option<bool>,
+        }
+
+        #[derive(Deserialize, Debug)]
+        #[serde(deny_unknown_fields)]
+        #[expect(dead_code, reason = "it is only read into")]
+        struct Inner {
+            count: u8,
+        }
+
+        let pointer = |text: &str| {
+            let body = parse::<Outer>(text.as_bytes()).unwrap_err().into_body();
+            serde_json::to_value(body).unwrap()["pointer"].take()
+        };
+        for (text, expected) in [
+            (r#"{"name": 1}"#, "/name"),
+            (r#"{"name": null}"#, "/name"),
+            ("{}", "/name"),
+            (r#"{"name": "n", "other": 1}"#, "/other"),
+            (r#"{"name": "n", "inner": {}}"#, "/inner"),
+            (
+                r#"{"name": "n", "inner": [{"count": 1}, {"count": 256}]}"#,
+                "/inner/1/count",
+            ),
+            (r#"{"name": "n", "inner": [{"count": -1}]}"#, "/inner/0/count"),
+            (r#"{"name": "n", "inner": [{}]}"#, "/inner/0/count"),
+            (
+                r#"{"name": "n", "inner": [{"count": 1, "x~/y": 1}]}"#,
+                "/inner/0/x~0~1y",
+            ),
+            (r#"{"name": "n", "a/b~c": 1}"#, "/a~1b~0c"),
+        ] {
+            assert_eq!(pointer(text), expected, "{text}");
+        }
+        assert_eq!(pointer("[]"), serde_json::Value::Null, "the whole body");
+    }
+
+    #[test]
+    fn faults_of_the_text_have_a_code_and_a_pointer() {
+        let fault = |text: &[u8]| {
+            let problem = check(text, MAX_DEPTH).unwrap_err();
+            let code = problem.code();
+            let body = serde_json::to_value(problem.into_body()).unwrap();
+            (code, body["pointer"].as_str().unwrap_or_default().to_owned())
+        };
+        assert_eq!(fault(b"{").0, Code::InvalidJson);
+        assert_eq!(fault(b"{\"a\": \"\xff\"}").0, Code::InvalidJson);
+        assert_eq!(fault(br#"{"a": ["\ud800"]}"#).0, Code::InvalidJson);
+        assert_eq!(fault("[".repeat(200).as_bytes()).0, Code::InvalidJson);
+        assert_eq!(
+            fault(br#"{"a": {"b": 1, "b": 2}}"#),
+            (Code::InvalidPayload, "/a/b".into())
+        );
+        assert_eq!(fault(br#"{"a": 1, "\u0061": 2}"#), (Code::InvalidPayload, "/a".into()));
     }
 
     #[test]

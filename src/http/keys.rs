@@ -7,33 +7,44 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
-use crate::dispatch::prepare::{is_name, job_id_of};
+use crate::dispatch::exact_scope;
+use crate::dispatch::prepare::{is_name, job_id_of, parent_of};
 use crate::http::auth::{Admin, By, Read};
 use crate::http::examples;
 use crate::http::extract::{Query, SMALL, Wire, invalid_query};
 use crate::http::problem::{Code, Problem, answers};
+use crate::http::wire::ParentBody;
 use crate::http::{App, JsonBody};
 use crate::store::Reset;
 use crate::uniqueness::decide::AskedKey;
-use crate::uniqueness::key::{GLOBAL_SCOPE, Key, KeyText};
+use crate::uniqueness::key::{Key, KeyText, Scope};
 
-answers!(HolderProblems: InvalidRequest, InvalidKey, Unauthorized, Forbidden, Internal, StoreUnavailable);
+answers!(HolderProblems: InvalidRequest, InvalidKey, Unauthorized, Forbidden, IdempotencyScopeInvalid, Internal, StoreUnavailable);
 answers!(ResetProblems: InvalidJson, InvalidRequest, InvalidKey, InvalidPayload, Unauthorized, Forbidden,
-    PayloadTooLarge, UnsupportedMediaType, Internal, StoreUnavailable);
+    PayloadTooLarge, UnsupportedMediaType, IdempotencyScopeInvalid, Internal, StoreUnavailable);
 
-/// Which key: of a job name, an active key or a window key.
+/// Which key: of a job name, an active key, a window key or an idempotency key.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
 #[expect(dead_code, reason = "it describes the query string, which is read member by member")]
 pub struct KeyParams {
     /// The job name that the key belongs to.
     name: String,
-    /// Give this or `window_key`.
+    /// Give one of the three.
     active_key: Option<String>,
-    /// Give this or `active_key`.
+    /// Give one of the three.
     window_key: Option<String>,
-    /// The scope of a window key: `global`.
+    /// Give one of the three.
+    idempotency_key: Option<String>,
+    /// The scope of a window key; `global` unless given.
+    #[param(value_type = Option<crate::http::wire::ScopeBody>)]
     scope: Option<String>,
+    /// Of the scopes `run` and `attempt`: the parent job.
+    #[param(value_type = Option<Uuid>)]
+    parent_job_id: Option<String>,
+    /// Of the scope `attempt`: the parent's attempt.
+    #[param(minimum = 1)]
+    parent_attempt: Option<i64>,
 }
 
 /// Who holds a key.
@@ -51,7 +62,7 @@ pub struct KeyHolderBody {
     /// The first instant at which a window key is free; null for an active key, which is held until its job ends.
     expires_at: Option<DateTime<Utc>>,
     #[schema(example = "global")]
-    scope: Option<&'static str>,
+    scope: Option<String>,
 }
 
 /// Say who holds a key
@@ -70,15 +81,34 @@ pub(super) async fn holder(State(app): State<App>, by: By<Read>, mut query: Quer
         return Err(invalid_query("name", "is 1 to 128 of A-Z a-z 0-9 . _ : -"));
     }
     let text = |text: String| KeyText::parse(&text).map_err(|error| Problem::new(Code::InvalidKey, error.to_string()));
-    let scope = query.take("scope")?;
-    let key = match (query.take("active_key")?, query.take("window_key")?) {
-        (Some(key), None) => Key::active(&name, text(key)?),
-        (None, Some(key)) => Key::window(&name, text(key)?),
-        _ => return Err(invalid_query("active_key", "or window_key: give one of the two")),
+    let parent = match (query.take("parent_job_id")?, query.take("parent_attempt")?) {
+        (None, None) => None,
+        (None, Some(_)) => return Err(invalid_query("parent_attempt", "needs parent_job_id beside it")),
+        (Some(job), attempt) => {
+            let invalid = |_| invalid_query("parent_attempt", "is a whole number from 1 on");
+            Some(parent_of((
+                job,
+                attempt.map(|text| text.parse()).transpose().map_err(invalid)?,
+            ))?)
+        }
     };
-    if scope.is_some_and(|scope| scope != GLOBAL_SCOPE) {
-        return Err(invalid_query("scope", "is \"global\""));
-    }
+    let scope = exact_scope(query.take("scope")?.as_deref(), parent)?;
+    let asked = [
+        query.take("active_key")?,
+        query.take("window_key")?,
+        query.take("idempotency_key")?,
+    ];
+    let (key, scope) = match asked {
+        [Some(key), None, None] => (Key::active(&name, text(key)?), Scope::Global),
+        [None, Some(key), None] | [None, None, Some(key)] => (Key::window(&name, scope, text(key)?), scope),
+        _ => {
+            return Err(invalid_query(
+                "active_key",
+                "or window_key or idempotency_key: give one of the three",
+            ));
+        }
+    };
+    let scope = scope.to_text();
     query.end()?;
     let holder = app.store.holder(by.app, &AskedKey::new(key)).await?;
     Ok(JsonBody(KeyHolderBody {
@@ -90,7 +120,7 @@ pub(super) async fn holder(State(app): State<App>, by: By<Read>, mut query: Quer
             .map(|state| state.as_str()),
         since: holder.as_ref().map(|holder| holder.since),
         expires_at: holder.as_ref().and_then(|holder| holder.expires_at),
-        scope: holder.as_ref().map(|_| GLOBAL_SCOPE),
+        scope: holder.as_ref().map(|_| Scope::name_of(&scope).to_owned()),
     })
     .into_response())
 }
@@ -103,14 +133,15 @@ pub struct ResetBody {
     /// The job name that the key belongs to.
     #[schema(example = "place-order")]
     name: String,
+    /// Give this or `idempotency_key`.
     #[schema(example = "req-1")]
-    window_key: String,
-    /// `global`, which is also what leaving it out means.
-    #[schema(example = "global")]
+    window_key: Option<String>,
+    /// Give this or `window_key`.
+    idempotency_key: Option<String>,
+    /// `global` unless given; `run` needs a parent, `attempt` a parent and its attempt.
+    #[schema(value_type = Option<crate::http::wire::ScopeBody>)]
     scope: Option<String>,
-    /// Goes with a scope within a parent, of which there is none yet.
-    #[schema(ignore)]
-    parent: Option<serde::de::IgnoredAny>,
+    parent: Option<ParentBody>,
     /// Frees the key only if this job holds it.
     #[schema(value_type = Option<Uuid>)]
     job_id: Option<String>,
@@ -140,27 +171,30 @@ pub struct ReleaseBody {
 pub(super) async fn reset(
     State(app): State<App>,
     by: By<Admin>,
-    Wire(ResetBody {
+    Wire(body): Wire<ResetBody, SMALL>,
+) -> Result<Response, Problem> {
+    let ResetBody {
         name,
         window_key,
+        idempotency_key,
         scope,
         parent,
         job_id,
-    }): Wire<ResetBody, SMALL>,
-) -> Result<Response, Problem> {
+    } = body;
     let invalid = |pointer: &str, detail: &str| Problem::new(Code::InvalidRequest, detail).at(pointer);
     if !is_name(&name) {
         return Err(invalid("/name", "a name is 1 to 128 of A-Z a-z 0-9 . _ : -"));
     }
-    if scope.is_some_and(|scope| scope != GLOBAL_SCOPE) {
-        return Err(invalid("/scope", "scope is \"global\""));
-    }
-    if parent.is_some() {
-        return Err(invalid("/parent", "a key of the scope \"global\" has no parent"));
-    }
-    let key = KeyText::parse(&window_key);
-    let key = key.map_err(|error| Problem::new(Code::InvalidKey, error.to_string()).at("/window_key"))?;
-    let key = AskedKey::new(Key::window(&name, key));
+    let (pointer, key) = match (window_key, idempotency_key) {
+        (Some(key), None) => ("/window_key", key),
+        (None, Some(key)) => ("/idempotency_key", key),
+        _ => return Err(invalid("/window_key", "give either window_key or idempotency_key")),
+    };
+    let key = KeyText::parse(&key);
+    let key = key.map_err(|error| Problem::new(Code::InvalidKey, error.to_string()).at(pointer))?;
+    let parent = parent.map(|parent| parent_of(parent.parts())).transpose()?;
+    let scope = exact_scope(scope.as_deref(), parent)?;
+    let key = AskedKey::new(Key::window(&name, scope, key));
     let job = match job_id.map(|id| job_id_of(&id)) {
         None => None,
         Some(Some(id)) => Some(id),

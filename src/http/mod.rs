@@ -7,8 +7,10 @@ pub mod auth;
 mod batch;
 mod calls;
 mod dispatch;
+mod drain;
 mod examples;
 mod extract;
+mod idempotency;
 mod jobs;
 mod keys;
 mod meta;
@@ -17,6 +19,7 @@ pub mod openapi;
 mod prefer;
 pub mod problem;
 mod queues;
+mod receipt;
 mod scopes;
 mod wire;
 mod worker;
@@ -37,7 +40,8 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use utoipa_swagger_ui::{Config, SwaggerUi};
 
-use crate::dispatch::Dispatcher;
+use crate::dispatch::prepare::Surroundings;
+use crate::dispatch::{Dispatcher, Parents};
 use crate::job::{AppId, JobId};
 use crate::store::{self, Store};
 use crate::wakeups::Wakeups;
@@ -80,6 +84,15 @@ pub struct App {
 }
 
 impl App {
+    /// What dispatches are prepared with.
+    fn surroundings<'a>(&self, parents: &'a Parents) -> Surroundings<'a> {
+        Surroundings {
+            payload_bytes_max: self.limits.payload_bytes,
+            now: self.dispatcher.clock().now(),
+            parents,
+        }
+    }
+
     /// Waits for a job to finish, while the server does not stop.
     async fn finished(&self, app: AppId, job: JobId, wait: Duration) -> Result<(), problem::Problem> {
         tokio::select! {
@@ -96,7 +109,6 @@ impl App {
         transaction: impl Future<Output = Result<T, store::Error>> + Send + 'static,
     ) -> Result<T, problem::Problem> {
         match self.tasks.spawn(transaction).await {
-            Ok(Err(error)) if error.lost_connection() => Err(problem::unknown(&error)),
             Ok(result) => Ok(result?),
             Err(panic) => Err(problem::internal().because(panic.to_string())),
         }
@@ -144,6 +156,7 @@ pub fn router(app: App) -> Router {
         .method_not_allowed_fallback(meta::method_not_allowed)
         // A panic is caught inside of what counts and logs, so that it is counted and logged as well.
         .layer(CatchPanicLayer::custom(panicked))
+        .layer(axum::middleware::from_fn(drain::drain))
         .layer(axum::middleware::from_fn(observe::observe))
         .with_state(app)
 }

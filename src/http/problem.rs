@@ -69,6 +69,7 @@ problems! {
     PayloadTooLarge = "payload_too_large", 413, "The payload or body is too large";
     BatchTooLarge = "batch_too_large", 413, "The batch is too large";
     UnsupportedMediaType = "unsupported_media_type", 415, "The body is not declared as JSON";
+    UniquenessKeyMismatch = "uniqueness_key_mismatch", 422, "Two spellings of one key differ";
     IdempotencyScopeInvalid = "idempotency_scope_invalid", 422, "The parent or scope is not valid";
     Internal = "internal", 500, "The server failed";
     Overloaded = "overloaded", 503, "The server is overloaded";
@@ -300,7 +301,8 @@ impl From<Invalid> for Problem {
             InvalidKind::Window => Code::InvalidWindow,
             InvalidKind::Duration => Code::InvalidDuration,
             InvalidKind::PayloadTooLarge => Code::PayloadTooLarge,
-            InvalidKind::Parent => Code::IdempotencyScopeInvalid,
+            InvalidKind::Scope => Code::IdempotencyScopeInvalid,
+            InvalidKind::KeyMismatch => Code::UniquenessKeyMismatch,
         };
         Problem::new(code, detail).at(pointer)
     }
@@ -322,15 +324,11 @@ impl From<Failure> for Problem {
                 "the database could not be reached: nothing was done; try again after the time in Retry-After",
             )
             .because(&*cause),
-            Failure::Unavailable(Outcome::Unknown, cause) => {
-                let mut problem = Problem::new(
-                    Code::StoreUnavailable,
-                    "the database went away while the dispatch was being stored: it may be there; send the same request \
-                     again if it has a window key, else look for the job first",
-                );
-                problem.body.outcome = Some("unknown");
-                problem.because(&*cause)
-            }
+            Failure::Unavailable(Outcome::Unknown, cause) => unknown(
+                "the database went away while the dispatch was being stored: it may be there; send the same request \
+                 again if it has a window key, else look for the job first",
+            )
+            .because(&*cause),
             Failure::Internal(cause) => internal().because(&*cause),
         }
     }
@@ -350,27 +348,25 @@ impl From<work::Failure> for Problem {
                 "more calls wait than this server takes: nothing was done; try again after the time in Retry-After",
             ),
             work::Failure::ShuttingDown => Failure::ShuttingDown.into(),
-            work::Failure::Unavailable => {
-                let mut problem = Problem::new(
-                    Code::StoreUnavailable,
-                    "the database went away: whether this was done is unknown; send it again, with the same token",
-                );
-                problem.body.outcome = Some("unknown");
-                problem
+            work::Failure::Unavailable(cause) => not_done().because(&*cause),
+            work::Failure::Unknown(cause) => {
+                let detail =
+                    "the database went away: whether this was done is unknown; send it again, with the same token";
+                unknown(detail).because(&*cause)
             }
-            work::Failure::Internal => internal(),
+            work::Failure::Internal(cause) => internal().because(&*cause),
         }
     }
 }
 
 impl From<store::Error> for Problem {
     fn from(error: store::Error) -> Problem {
-        let problem = match error.class() {
-            store::Class::Refused => internal(),
-            store::Class::Again | store::Class::LockTableFull | store::Class::Unavailable => Problem::new(
-                Code::StoreUnavailable,
-                "the database did not answer in time: nothing was done; try again after the time in Retry-After",
+        let problem = match (&error, error.class()) {
+            (store::Error::Unanswered(_), _) => unknown(
+                "the database went away: whether this was done is unknown; look, or send it again: that is safe",
             ),
+            (_, store::Class::Refused) => internal(),
+            (_, store::Class::Again | store::Class::LockTableFull | store::Class::Unavailable) => not_done(),
         };
         problem.because(error.to_string())
     }
@@ -390,10 +386,16 @@ pub fn lease_lost() -> Problem {
     )
 }
 
+fn not_done() -> Problem {
+    Problem::new(
+        Code::StoreUnavailable,
+        "the database did not answer in time: nothing was done; try again after the time in Retry-After",
+    )
+}
+
 /// Whether a change is stored that the database was asked for is unknown.
-pub fn unknown(error: &store::Error) -> Problem {
-    let detail = "the database went away: whether this was done is unknown; look, or send it again: that is safe";
-    let mut problem = Problem::new(Code::StoreUnavailable, detail).because(error.to_string());
+fn unknown(detail: &str) -> Problem {
+    let mut problem = Problem::new(Code::StoreUnavailable, detail);
     problem.body.outcome = Some("unknown");
     problem
 }

@@ -1,4 +1,4 @@
-//! Wire types that several routes share: a dispatch, a receipt, a job.
+//! Wire types that several routes share: a dispatch and a job.
 
 use chrono::{DateTime, Utc};
 use serde::de::{MapAccess, Visitor};
@@ -7,11 +7,10 @@ use serde_json::value::RawValue;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
+use crate::dispatch::WindowRequest;
 use crate::dispatch::prepare::{Request, RetryRequest};
-use crate::job::{Policy, Retry, State};
+use crate::job::{Policy, Retry};
 use crate::store::{AttemptView, Error, FullJob, JobView, JobWindowKey};
-use crate::uniqueness::decide::Match;
-use crate::uniqueness::receipt::{Receipt, WindowReceipt};
 
 /// A dispatch: a job that is asked for.
 #[derive(Deserialize, ToSchema, Debug)]
@@ -38,6 +37,17 @@ pub struct DispatchBody {
     #[schema(value_type = Option<DateTime<Utc>>)]
     run_at: Option<String>,
     uniqueness: Option<UniquenessBody>,
+    /// A window key by another spelling, held for 30 days where no `idempotency_key_ttl` is given. Not beside a
+    /// `window_key`.
+    #[schema(example = "req-1", min_length = 1, max_length = 512)]
+    idempotency_key: Option<String>,
+    /// How long the idempotency key is held: a duration from 1ms to 3650 days.
+    #[schema(example = "30d")]
+    idempotency_key_ttl: Option<String>,
+    /// Within what it is held: this `parent` job (`run`, the default with a parent), this attempt of it
+    /// (`attempt`), or everything (`global`, the default without).
+    #[schema(value_type = Option<ScopeBody>)]
+    idempotency_key_scope: Option<String>,
     /// At most 16 of `SCOPE:KEY`.
     #[schema(max_items = 16)]
     resource_keys: Option<Vec<String>>,
@@ -71,7 +81,8 @@ pub struct UniquenessBody {
     /// What to do when another request holds the window key: `conflict` (the default) or `reuse`.
     #[schema(value_type = Option<OnMismatchBody>)]
     on_mismatch: Option<String>,
-    /// Final states of the job that free the window key early; none where none are given.
+    /// Final states of the job that free the window key early. Where none are given: none for a `window_key`,
+    /// `failed` for an `idempotency_key`.
     #[schema(value_type = Option<Vec<FinalStateBody>>)]
     release_on: Option<Vec<String>>,
 }
@@ -113,6 +124,22 @@ pub struct ParentBody {
     attempt: Option<i64>,
 }
 
+impl ParentBody {
+    pub fn parts(self) -> (String, Option<i64>) {
+        (self.job_id, self.attempt)
+    }
+}
+
+/// Within what a window key is held.
+#[derive(ToSchema)]
+#[schema(as = Scope, rename_all = "snake_case")]
+#[expect(dead_code, reason = "it describes a string")]
+pub enum ScopeBody {
+    Run,
+    Attempt,
+    Global,
+}
+
 /// When a failed attempt is tried again.
 #[derive(Deserialize, ToSchema, Debug, Default)]
 #[serde(deny_unknown_fields)]
@@ -145,6 +172,9 @@ impl From<DispatchBody> for Request {
             delay,
             run_at,
             uniqueness,
+            idempotency_key,
+            idempotency_key_ttl: ttl,
+            idempotency_key_scope: scope,
             resource_keys,
             metadata,
             parent,
@@ -175,13 +205,18 @@ impl From<DispatchBody> for Request {
             delay,
             run_at,
             active_key,
-            window_key,
-            window,
+            window: WindowRequest {
+                window_key,
+                window,
+                idempotency_key,
+                ttl,
+                scope,
+            },
             on_mismatch,
             release_on,
             resource_keys: resource_keys.unwrap_or_default(),
             metadata: metadata.map(|Members(members)| members).unwrap_or_default(),
-            parent: parent.map(|ParentBody { job_id, attempt }| (job_id, attempt)),
+            parent: parent.map(ParentBody::parts),
             retry: RetryRequest {
                 max_attempts,
                 backoff,
@@ -224,60 +259,6 @@ impl<'de> Deserialize<'de> for Members {
     }
 }
 
-/// What a dispatch led to.
-#[derive(Serialize, ToSchema, Debug)]
-#[schema(as = Receipt)]
-pub struct ReceiptBody {
-    /// Null only in a preview of a dispatch that would create.
-    job_id: Option<Uuid>,
-    #[schema(value_type = String, example = "place-order")]
-    name: Box<str>,
-    #[schema(example = "created")]
-    disposition: Disposition,
-    /// Which key led to the job; null when it was created.
-    duplicate_match: Option<DuplicateMatch>,
-    /// Whether the job's retry or timeout settings differ from those of this dispatch. The job keeps its own.
-    policy_drift: bool,
-    /// The settings that differ.
-    #[schema(value_type = Vec<String>)]
-    drift: Vec<&'static str>,
-    /// As the decision saw it; null when the key outlived the job.
-    #[schema(value_type = Option<StateBody>)]
-    state: Option<&'static str>,
-    /// Whether the job is still stored.
-    job_available: bool,
-    /// When the job was first dispatched.
-    dispatched_at: DateTime<Utc>,
-    /// The database's time of this decision.
-    decided_at: DateTime<Utc>,
-    /// The job's.
-    #[schema(value_type = Option<String>, example = "welcome:7")]
-    active_key: Option<Box<str>>,
-    window: Option<WindowBody>,
-    /// True when the job is reused though the request differs (`on_mismatch: reuse`).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    request_mismatch: Option<bool>,
-    /// With `request_mismatch`: which parts differ.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Vec<String>>)]
-    differs: Option<Vec<&'static str>>,
-}
-
-#[derive(Clone, Copy, Serialize, ToSchema, Debug)]
-#[serde(rename_all = "snake_case")]
-pub enum Disposition {
-    Created,
-    Reused,
-}
-
-#[derive(Serialize, ToSchema, Debug)]
-#[serde(rename_all = "snake_case")]
-pub enum DuplicateMatch {
-    Active,
-    Window,
-    Both,
-}
-
 /// The state of a job.
 #[derive(ToSchema)]
 #[schema(as = State, rename_all = "snake_case")]
@@ -290,87 +271,6 @@ pub enum StateBody {
     Succeeded,
     Failed,
     Cancelled,
-}
-
-/// The window key of a receipt.
-#[derive(Serialize, ToSchema, Debug)]
-#[schema(as = ReceiptWindow)]
-pub struct WindowBody {
-    #[schema(value_type = String, example = "req-1")]
-    key: Box<str>,
-    #[schema(value_type = String, example = "global")]
-    scope: Box<str>,
-    /// The first instant at which the key is free. It never moves.
-    expires_at: DateTime<Utc>,
-    /// Whether this dispatch tied the key to a job that was there.
-    linked: bool,
-}
-
-impl ReceiptBody {
-    pub fn disposition(&self) -> Disposition {
-        self.disposition
-    }
-
-    /// As the receipt of a preview: a job that would be created has no id yet.
-    pub fn previewed(mut self) -> ReceiptBody {
-        if matches!(self.disposition, Disposition::Created) {
-            self.job_id = None;
-        }
-        self
-    }
-}
-
-impl From<Receipt> for ReceiptBody {
-    fn from(receipt: Receipt) -> ReceiptBody {
-        let Receipt {
-            job_id,
-            name,
-            matched,
-            drift,
-            state,
-            dispatched_at,
-            decided_at,
-            active_key,
-            window,
-            mismatch,
-        } = receipt;
-        ReceiptBody {
-            job_id: Some(job_id.0),
-            name,
-            disposition: if matched.is_none() {
-                Disposition::Created
-            } else {
-                Disposition::Reused
-            },
-            duplicate_match: matched.map(|matched| match matched {
-                Match::Active => DuplicateMatch::Active,
-                Match::Window => DuplicateMatch::Window,
-                Match::Both => DuplicateMatch::Both,
-            }),
-            policy_drift: !drift.is_empty(),
-            drift,
-            state: state.map(State::as_str),
-            job_available: state.is_some(),
-            dispatched_at,
-            decided_at,
-            active_key,
-            window: window.map(
-                |WindowReceipt {
-                     key,
-                     scope,
-                     expires_at,
-                     linked,
-                 }| WindowBody {
-                    key,
-                    scope,
-                    expires_at,
-                    linked,
-                },
-            ),
-            request_mismatch: mismatch.as_ref().map(|_| true),
-            differs: mismatch.map(|parts| parts.iter().map(|part| part.as_str()).collect()),
-        }
-    }
 }
 
 /// The retry settings of a job.

@@ -1,7 +1,5 @@
 //! Errors of the database, sorted once.
 
-use std::time::Duration;
-
 use sqlx::error::{DatabaseError, ErrorKind};
 
 /// What became of what was asked, and what may be done about it.
@@ -34,16 +32,20 @@ pub enum Error {
     /// A compare-and-set met another holder than the one that was seen.
     #[error("another transaction changed a row that was seen")]
     Overtaken,
-    #[error("the database did not answer within {0:?}")]
-    Deadline(Duration),
+    /// The database is none that this server can work with.
+    #[error("{0}")]
+    Unfit(String),
+    /// The connection was lost after COMMIT was sent: what the transaction wrote may be stored.
+    #[error("a commit got no answer: {0}")]
+    Unanswered(sqlx::Error),
 }
 
 impl Error {
     pub fn class(&self) -> Class {
         match self {
             Error::Overtaken => Class::Again,
-            Error::Deadline(_) => Class::Unavailable,
-            Error::Inconsistent { .. } | Error::Migrate(_) => Class::Refused,
+            Error::Unanswered(_) => Class::Unavailable,
+            Error::Inconsistent { .. } | Error::Unfit(_) | Error::Migrate(_) => Class::Refused,
             Error::Database(error) => match error {
                 sqlx::Error::Database(error) => class_of(error.as_ref()),
                 sqlx::Error::Io(_)
@@ -58,15 +60,20 @@ impl Error {
         }
     }
 
-    /// Whether the connection went away, so that a COMMIT that was sent may or may not have been heard.
-    pub fn lost_connection(&self) -> bool {
-        match self {
-            Error::Database(sqlx::Error::Database(error)) => error
+    /// The error of a COMMIT.
+    pub(super) fn of_commit(error: sqlx::Error) -> Error {
+        let lost = match &error {
+            // The session was ended: before it committed, or after.
+            sqlx::Error::Database(error) => error
                 .code()
                 .is_some_and(|code| code.starts_with("57P") || code.starts_with("08")),
-            Error::Database(sqlx::Error::Io(_) | sqlx::Error::Tls(_) | sqlx::Error::Protocol(_)) => true,
-            Error::Deadline(_) => true,
-            Error::Database(_) | Error::Migrate(_) | Error::Inconsistent { .. } | Error::Overtaken => false,
+            sqlx::Error::Io(_) | sqlx::Error::Tls(_) | sqlx::Error::Protocol(_) | sqlx::Error::WorkerCrashed => true,
+            _ => false,
+        };
+        if lost {
+            Error::Unanswered(error)
+        } else {
+            Error::Database(error)
         }
     }
 }

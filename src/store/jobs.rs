@@ -10,6 +10,7 @@ use crate::job::{AppId, Instant, JobId, Parent, Policy, State};
 use crate::store::lives::Counts;
 use crate::store::rows::{FullJobRow, JobRow, millis, state};
 use crate::store::{Error, Store, statements};
+use crate::uniqueness::key::Scope;
 
 /// A job as its readers see it.
 #[derive(Clone, PartialEq, Debug)]
@@ -189,8 +190,10 @@ pub(super) async fn full_jobs(
         return Ok(HashMap::new());
     }
     let ids: Vec<Uuid> = ids.iter().map(|id| id.0).collect();
+    // The application beside each id: both are then one look into the primary key, whatever plan was made when.
+    let apps = |ids: &[Uuid]| vec![app.0; ids.len()];
     let rows: Vec<FullJobRow> = sqlx::query_as(statements::FULL_JOBS)
-        .bind(app.0)
+        .bind(apps(&ids))
         .bind(&ids)
         .fetch_all(&mut *connection)
         .await?;
@@ -207,7 +210,7 @@ pub(super) async fn full_jobs(
         jobs.insert(full.job.id, full);
     }
     let keys = sqlx::query(statements::WINDOW_KEYS)
-        .bind(app.0)
+        .bind(apps(&found))
         .bind(&found)
         .bind(windows)
         .fetch_all(&mut *connection)
@@ -215,7 +218,7 @@ pub(super) async fn full_jobs(
     for row in keys {
         let key = JobWindowKey {
             key: row.try_get("key")?,
-            scope: row.try_get("scope")?,
+            scope: Scope::name_of(row.try_get("scope")?).to_owned(),
             expires_at: row.try_get("expires_at")?,
         };
         if let Some(full) = jobs.get_mut(&JobId(row.try_get("job_id")?)) {
@@ -224,7 +227,7 @@ pub(super) async fn full_jobs(
     }
     if !retried.is_empty() {
         let past = sqlx::query(statements::PAST_ATTEMPTS)
-            .bind(app.0)
+            .bind(apps(&retried))
             .bind(retried)
             .fetch_all(connection)
             .await?;
@@ -297,14 +300,17 @@ impl Store {
         rows.into_iter().map(JobView::try_from).collect()
     }
 
-    /// Whether the application has such a job.
-    pub async fn job_exists(&self, app: AppId, id: JobId) -> Result<bool, Error> {
-        let row = sqlx::query(statements::JOB_EXISTS)
-            .bind(app.0)
-            .bind(id.0)
-            .fetch_optional(&self.general)
-            .await?;
-        Ok(row.is_some())
+    /// The attempt that each of these jobs is at; one that is not there is missing.
+    pub async fn attempts(&self, app: AppId, ids: &[JobId]) -> Result<HashMap<JobId, i32>, Error> {
+        if ids.is_empty() {
+            return Ok(HashMap::new());
+        }
+        let ids: Vec<Uuid> = ids.iter().map(|id| id.0).collect();
+        let attempts = sqlx::query(statements::ATTEMPTS).bind(vec![app.0; ids.len()]).bind(ids);
+        let rows = attempts.fetch_all(&self.general).await?;
+        rows.iter()
+            .map(|row| Ok((JobId(row.try_get("job_id")?), row.try_get("attempt")?)))
+            .collect()
     }
 
     /// Whether a job was last leased with this token.
@@ -350,7 +356,7 @@ impl Store {
         let mut counts = Counts::default();
         counts.moved(app, row.try_get("queue")?, Some(state(was)?), None);
         counts.write(&mut tx).await?;
-        tx.commit().await?;
+        tx.commit().await.map_err(Error::of_commit)?;
         Ok(Deleted::Done)
     }
 }

@@ -310,7 +310,7 @@ impl Lives {
     }
 
     pub async fn commit(self) -> Result<(), Error> {
-        Ok(self.tx.commit().await?)
+        self.tx.commit().await.map_err(Error::of_commit)
     }
 }
 

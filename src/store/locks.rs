@@ -95,10 +95,9 @@ impl Locked {
         self.decided_at
     }
 
-    /// Ends the transaction. On an error that [lost the connection](Error::lost_connection) it may be stored
-    /// all the same.
+    /// Ends the transaction. On [`Error::Unanswered`] it may be stored all the same.
     pub async fn commit(self) -> Result<Committed, Error> {
-        self.tx.commit().await?;
+        self.tx.commit().await.map_err(Error::of_commit)?;
         Ok(Committed(()))
     }
 }

@@ -23,8 +23,8 @@ mod write;
 
 use std::time::Duration;
 
-use sqlx::PgPool;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use sqlx::{Connection as _, PgConnection, PgPool};
 
 pub use again::Again;
 pub use error::{Class, Error};
@@ -78,6 +78,9 @@ pub struct Store {
     locks_each: usize,
 }
 
+/// After this long without use a connection may be dead.
+const IDLE: Duration = Duration::from_secs(1);
+
 /// Settings of every connection. They go with the connection, since a pool may give any of them out.
 pub const SETTINGS: [(&str, &str); 12] = [
     // Decisions read what was committed before each statement; a default of the role must not change that.
@@ -108,14 +111,28 @@ impl Store {
             PgPoolOptions::new()
                 .max_connections(connections)
                 .acquire_timeout(limits.acquire)
-                .test_before_acquire(false)
         };
         // One connection more than there are groups: a commit whose outcome is unknown is settled on it.
         let dispatch = pool(limits.groups_in_flight + 1);
-        let dispatch = dispatch.connect_lazy_with(options.clone());
-        let work = pool(2 * limits.work_in_flight).connect_lazy_with(options.clone());
-        let general = pool(limits.connections).connect_lazy_with(options);
-        let locks_each = schema::check(&general).await?;
+        // Tried anew where a connection turns out to be dead, so none is asked before.
+        let dispatch = dispatch.test_before_acquire(false).connect_lazy_with(options.clone());
+        // Workers call often: only a connection that lay idle is asked.
+        let work = pool(2 * limits.work_in_flight).test_before_acquire(false);
+        let work = work.before_acquire(|connection, meta| {
+            Box::pin(async move {
+                if meta.idle_for > IDLE {
+                    connection.ping().await?;
+                }
+                Ok(true)
+            })
+        });
+        let work = work.connect_lazy_with(options.clone());
+        let general = pool(limits.connections).connect_lazy_with(options.clone());
+        // Not by way of the pool, which says of a database that it cannot reach only that it has waited.
+        let first = tokio::time::timeout(limits.acquire, PgConnection::connect_with(&options));
+        let mut first = first.await.map_err(|_| sqlx::Error::PoolTimedOut)??;
+        let locks_each = schema::check(&mut first).await?;
+        first.close().await?;
         Ok(Store {
             dispatch,
             work,
@@ -131,7 +148,7 @@ impl Store {
 
     /// Whether the database answers and has the schema of this server.
     pub async fn ready(&self) -> Result<(), Error> {
-        schema::check(&self.general).await.map(drop)
+        schema::check(&mut *self.general.acquire().await?).await.map(drop)
     }
 
     pub async fn close(&self) {

@@ -93,7 +93,7 @@ impl Store {
         };
         let all: Vec<JobId> = given.iter().flatten().copied().collect();
         let mut full = jobs::full_jobs(&mut tx, shape.app, &all).await?;
-        tx.commit().await?;
+        tx.commit().await.map_err(Error::of_commit)?;
         let jobs = given
             .into_iter()
             .map(|ids| ids.iter().filter_map(|id| full.remove(id)).collect())

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use sqlx::migrate::Migrator;
-use sqlx::{Connection, PgConnection, PgPool, Row};
+use sqlx::{Connection, PgConnection, Row};
 
 use crate::store::{Error, options};
 
@@ -41,7 +41,7 @@ pub async fn migrate(url: &str) -> Result<(), Error> {
 }
 
 /// What is asked of a database before it is used. Gives the number of locks that one transaction may take.
-pub(super) async fn check(pool: &PgPool) -> Result<usize, Error> {
+pub(super) async fn check(connection: &mut PgConnection) -> Result<usize, Error> {
     let row = sqlx::query(
         "select to_regclass('_sqlx_migrations') is not null as migrated, pg_is_in_recovery() as standby,
             current_setting('server_encoding') as encoding, current_setting('server_version_num')::int as version,
@@ -49,42 +49,35 @@ pub(super) async fn check(pool: &PgPool) -> Result<usize, Error> {
                 * (current_setting('max_connections')::bigint + current_setting('max_prepared_transactions')::bigint)
                 as lock_slots",
     )
-    .fetch_one(pool)
+    .fetch_one(&mut *connection)
     .await?;
-    let unfit = |column, problem: String| {
-        Err(Error::Inconsistent {
-            table: "(database)",
-            column,
-            problem,
-        })
-    };
+    let unfit = |problem: String| Err(Error::Unfit(problem));
     let version: i32 = row.try_get("version")?;
     if version < 150_000 {
-        return unfit(
-            "server_version",
-            format!("PostgreSQL {} is too old: 15 or newer is needed", version / 10_000),
-        );
+        return unfit(format!(
+            "PostgreSQL {} is too old: 15 or newer is needed",
+            version / 10_000
+        ));
     }
     let encoding: String = row.try_get("encoding")?;
     if encoding != "UTF8" {
-        return unfit(
-            "server_encoding",
-            format!("{encoding} cannot hold every payload: create the database with UTF8"),
-        );
+        return unfit(format!(
+            "{encoding} cannot hold every payload: create the database with UTF8"
+        ));
     }
     if row.try_get("standby")? {
-        return unfit("pg_is_in_recovery", "this is a standby: connect to the primary".into());
+        return unfit("this is a standby: connect to the primary".into());
     }
     let newest = MIGRATIONS.iter().map(|migration| migration.version).max().unwrap_or(0);
     let applied: i64 = if row.try_get("migrated")? {
         let row = sqlx::query("select coalesce(max(version), 0) as version from _sqlx_migrations where success");
-        row.fetch_one(pool).await?.try_get("version")?
+        row.fetch_one(connection).await?.try_get("version")?
     } else {
         0
     };
     if applied < newest {
         let problem = format!("the schema has version {applied} and this server needs {newest}: run `solejob migrate`");
-        return unfit("schema", problem);
+        return unfit(problem);
     }
     // A newer schema only adds: servers of the version before go on while others are replaced.
     // A third of the table: three servers with a transaction of the most locks each, and the rest for tables.

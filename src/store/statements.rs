@@ -21,7 +21,7 @@ statements! {
     WINDOW_KEYS = "window_keys.sql";
     PAST_ATTEMPTS = "past_attempts.sql";
     LIST = "list.sql";
-    JOB_EXISTS = "job_exists.sql";
+    ATTEMPTS = "attempts.sql";
     LEASED_BY = "leased_by.sql";
     JOB_STATES = "job_states.sql";
     DELETE_JOB = "delete_job.sql";

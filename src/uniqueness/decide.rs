@@ -172,7 +172,7 @@ mod tests {
     use super::*;
     use crate::job::Retry;
     use crate::uniqueness::fingerprint::Asked;
-    use crate::uniqueness::key::KeyText;
+    use crate::uniqueness::key::{KeyText, Scope};
 
     const POLICY: Policy = Policy {
         retry: Retry::DEFAULT,
@@ -184,7 +184,7 @@ mod tests {
     }
 
     fn fingerprint(priority: i16) -> Fingerprint {
-        let key = Key::window("n", KeyText::parse("w").unwrap());
+        let key = Key::window("n", Scope::Global, KeyText::parse("w").unwrap());
         Fingerprint::new(
             &key,
             &Asked {
@@ -199,7 +199,7 @@ mod tests {
         Ask {
             active: active.then(|| AskedKey::new(Key::active("n", text()))),
             window: window.map(|(priority, on_mismatch)| AskedWindow {
-                key: AskedKey::new(Key::window("n", text())),
+                key: AskedKey::new(Key::window("n", Scope::Global, text())),
                 window: Window::parse("10s").unwrap(),
                 on_mismatch,
                 release_on: FinalStates::NONE,

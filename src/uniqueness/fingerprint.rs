@@ -258,10 +258,10 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::uniqueness::key::KeyText;
+    use crate::uniqueness::key::{KeyText, Scope};
 
     fn key() -> Key {
-        Key::window("place-order", KeyText::parse("req-1").unwrap())
+        Key::window("place-order", Scope::Global, KeyText::parse("req-1").unwrap())
     }
 
     fn fingerprint(asked: &Asked<'_>) -> Fingerprint {

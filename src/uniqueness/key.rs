@@ -4,6 +4,8 @@ use std::fmt;
 
 use sha2::{Digest as _, Sha256};
 
+use crate::job::JobId;
+
 /// The longest key, in bytes of UTF-8.
 pub const KEY_BYTES_MAX: usize = 512;
 
@@ -26,7 +28,33 @@ impl Dimension {
 }
 
 /// Within what a window key is held. An active key has no narrower scope than its job name.
-pub const GLOBAL_SCOPE: &str = "global";
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Scope {
+    #[default]
+    Global,
+    /// This parent job, whatever attempt of it.
+    Run(JobId),
+    /// This attempt of this parent job.
+    Attempt(JobId, i32),
+}
+
+impl Scope {
+    pub const NAMES: [&str; 3] = ["global", "run", "attempt"];
+
+    /// As it is stored and hashed: the name, and what it is held within.
+    pub fn to_text(self) -> Box<str> {
+        match self {
+            Scope::Global => "global".into(),
+            Scope::Run(job) => format!("run:{job}").into(),
+            Scope::Attempt(job, attempt) => format!("attempt:{job}:{attempt}").into(),
+        }
+    }
+
+    /// The name in a stored text.
+    pub fn name_of(text: &str) -> &str {
+        text.split(':').next().unwrap_or_default()
+    }
+}
 
 /// The text of a key, which obeys the rules of keys.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -88,19 +116,21 @@ impl fmt::Debug for KeyDigest {
 
 impl Key {
     pub fn active(name: &str, text: KeyText) -> Key {
+        let scope = Scope::Global.to_text();
         Key {
             dimension: Dimension::Active,
             name: name.into(),
-            scope: GLOBAL_SCOPE.into(),
+            scope,
             text,
         }
     }
 
-    pub fn window(name: &str, text: KeyText) -> Key {
+    pub fn window(name: &str, scope: Scope, text: KeyText) -> Key {
+        let scope = scope.to_text();
         Key {
             dimension: Dimension::Window,
             name: name.into(),
-            scope: GLOBAL_SCOPE.into(),
+            scope,
             text,
         }
     }
@@ -167,9 +197,25 @@ mod tests {
         assert_eq!(active.pre_hash(), expected);
         assert_eq!(format!("{:?}", active.digest()), GOLDEN_ACTIVE);
         assert_eq!(
-            format!("{:?}", Key::window("place-order", text()).digest()),
+            format!("{:?}", Key::window("place-order", Scope::Global, text()).digest()),
             GOLDEN_WINDOW
         );
+    }
+
+    #[test]
+    fn scopes_are_told_apart_and_named() {
+        let job = JobId(uuid::Uuid::from_u128(7));
+        let scopes = [
+            Scope::Global,
+            Scope::Run(job),
+            Scope::Attempt(job, 1),
+            Scope::Attempt(job, 2),
+        ];
+        let key = |scope| Key::window("n", scope, KeyText::parse("k").unwrap()).digest();
+        let digests: std::collections::HashSet<_> = scopes.into_iter().map(key).collect();
+        assert_eq!(digests.len(), scopes.len());
+        let names = scopes.map(|scope| Scope::name_of(&scope.to_text()).to_owned());
+        assert_eq!(names, ["global", "run", "attempt", "attempt"]);
     }
 
     const GOLDEN_ACTIVE: &str = "b7ca7c75dfed4b619d279ecf9f982cd1";

@@ -3,6 +3,7 @@
 use crate::job::{Instant, JobId, State};
 use crate::uniqueness::decide::{AskedWindow, HeldJob, Match, WindowHolder};
 use crate::uniqueness::fingerprint::Part;
+use crate::uniqueness::key::Scope;
 
 /// The answer to a dispatch that was not refused.
 #[derive(Clone, PartialEq, Debug)]
@@ -46,7 +47,7 @@ impl WindowReceipt {
         let key = &asked.key.key;
         WindowReceipt {
             key: key.text.as_str().into(),
-            scope: key.scope.clone(),
+            scope: Scope::name_of(&key.scope).into(),
             expires_at,
             linked,
         }

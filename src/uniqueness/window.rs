@@ -20,7 +20,12 @@ pub enum InvalidWindow {
 
 impl Window {
     pub fn parse(text: &str) -> Result<Window, InvalidWindow> {
-        match duration::parse(text)? {
+        Window::of(duration::parse(text)?)
+    }
+
+    /// A window of this length.
+    pub fn of(length: Millis) -> Result<Window, InvalidWindow> {
+        match length {
             Millis(0) => Err(InvalidWindow::OutOfRange),
             window if window > WINDOW_MAX => Err(InvalidWindow::OutOfRange),
             window => Ok(Window(window)),

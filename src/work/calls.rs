@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use metrics::{counter, histogram};
 use tokio::sync::{Mutex, mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
@@ -32,16 +33,35 @@ pub struct Answer {
     pub job: Option<FullJob>,
 }
 
-/// Why a call did not.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// Why a call did not. The texts are causes, for the log and never for a client.
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Failure {
     NotFound,
     Refused(Refused),
     Overloaded,
     ShuttingDown,
+    /// It was not carried out.
+    Unavailable(Arc<str>),
     /// Whether it was carried out is unknown: it may be repeated.
-    Unavailable,
-    Internal,
+    Unknown(Arc<str>),
+    Internal(Arc<str>),
+}
+
+impl Failure {
+    /// What the database did not do.
+    pub(super) fn of(error: &Error) -> Failure {
+        let cause = error.to_string().into();
+        match (error, error.class()) {
+            (Error::Unanswered(_), _) => Failure::Unknown(cause),
+            (_, Class::Refused) => Failure::Internal(cause),
+            (_, Class::Again | Class::LockTableFull | Class::Unavailable) => Failure::Unavailable(cause),
+        }
+    }
+
+    /// The task that was to answer is gone.
+    pub(super) fn died() -> Failure {
+        Failure::Unknown("the task that was to answer died".into())
+    }
 }
 
 struct Waiting {
@@ -56,6 +76,7 @@ struct Waiting {
 #[derive(Clone, Debug)]
 pub struct Calls {
     queue: mpsc::Sender<Waiting>,
+    closed: CancellationToken,
 }
 
 struct Runner {
@@ -64,16 +85,17 @@ struct Runner {
 }
 
 impl Calls {
-    /// Starts `in_flight` tasks that end when every clone is gone and the queue is empty.
+    /// Starts `in_flight` tasks that end once it is [closed](Calls::close) and the queue is empty.
     pub fn start(store: Store, wakeups: Wakeups, in_flight: u32, tasks: &TaskTracker) -> Calls {
         let (queue, waiting) = mpsc::channel(QUEUE_CALLS);
         let waiting = Arc::new(Mutex::new(waiting));
+        let closed = CancellationToken::new();
         let runner = Arc::new(Runner { store, wakeups });
         for _ in 0..in_flight {
-            let (runner, waiting) = (Arc::clone(&runner), Arc::clone(&waiting));
+            let (runner, waiting, closed) = (Arc::clone(&runner), Arc::clone(&waiting), closed.clone());
             tasks.spawn(async move {
                 loop {
-                    let group = gather(&mut *waiting.lock().await).await;
+                    let group = gather(&mut *waiting.lock().await, &closed).await;
                     if group.is_empty() {
                         break;
                     }
@@ -85,7 +107,12 @@ impl Calls {
                 }
             });
         }
-        Calls { queue }
+        Calls { queue, closed }
+    }
+
+    /// Takes nothing more, from whoever still has a clone. What waits is carried out.
+    pub fn close(&self) {
+        self.closed.cancel();
     }
 
     /// Carries out a call. Dropping the future gives up the answer, never the call.
@@ -96,7 +123,9 @@ impl Calls {
     /// The same, and shows the job as the call left it.
     pub async fn call_and_show(&self, app: AppId, job: JobId, call: Call) -> Result<FullJob, Failure> {
         let answer = self.carry_out(app, job, call, true).await?;
-        answer.job.ok_or(Failure::Internal)
+        answer
+            .job
+            .ok_or_else(|| Failure::Internal("a call left no job behind".into()))
     }
 
     async fn carry_out(&self, app: AppId, job: JobId, call: Call, show: bool) -> Result<Answer, Failure> {
@@ -113,12 +142,19 @@ impl Calls {
                 mpsc::error::TrySendError::Full(_) => Failure::Overloaded,
                 mpsc::error::TrySendError::Closed(_) => Failure::ShuttingDown,
             })?;
-        answered.await.unwrap_or(Err(Failure::Unavailable))
+        answered.await.unwrap_or_else(|_| Err(Failure::died()))
     }
 }
 
-async fn gather(waiting: &mut mpsc::Receiver<Waiting>) -> Vec<Waiting> {
-    let Some(first) = waiting.recv().await else {
+async fn gather(waiting: &mut mpsc::Receiver<Waiting>, closed: &CancellationToken) -> Vec<Waiting> {
+    let first = tokio::select! {
+        first = waiting.recv() => first,
+        () = closed.cancelled() => {
+            waiting.close();
+            waiting.recv().await
+        }
+    };
+    let Some(first) = first else {
         return Vec::new();
     };
     tokio::task::yield_now().await;
@@ -137,8 +173,8 @@ impl Runner {
         let mut results = self.decide(&group).await;
         for waiting in group.into_iter().rev() {
             let result = match &mut results {
-                Ok(results) => results.pop().unwrap_or(Err(Failure::Internal)),
-                Err(failure) => Err(*failure),
+                Ok(results) => results.pop().unwrap_or_else(|| Err(no_result())),
+                Err(failure) => Err(failure.clone()),
             };
             // Who hung up does not hear it. The call is carried out all the same, and may be repeated.
             let _gone = waiting.answer.send(result);
@@ -158,14 +194,11 @@ impl Runner {
                 }
                 Err(error) => {
                     tracing::error!(%error, calls = group.len(), "calls on jobs were not carried out");
-                    return Err(match error.class() {
-                        Class::Refused => Failure::Internal,
-                        Class::Again | Class::LockTableFull | Class::Unavailable => Failure::Unavailable,
-                    });
+                    return Err(Failure::of(&error));
                 }
             }
         }
-        Err(Failure::Internal)
+        Err(no_result())
     }
 
     async fn attempt(&self, group: &[Waiting]) -> Result<(Vec<Result<Answer, Failure>>, Vec<News>), Error> {
@@ -310,6 +343,11 @@ impl Touched {
             past: self.past.clone(),
         }
     }
+}
+
+/// Every call has one result: this is a fault of the code.
+fn no_result() -> Failure {
+    Failure::Internal("a call of the group has no result".into())
 }
 
 fn count_end(job: &LockedJob) {

@@ -18,7 +18,7 @@ use uuid::Uuid;
 use crate::duration::Millis;
 use crate::job::{AppId, JobId};
 use crate::life::Call;
-use crate::store::{After, Class, Error, FullJob, Reserved, Shape, Store, Wish};
+use crate::store::{After, Class, FullJob, Reserved, Shape, Store, Wish};
 use crate::wakeups::Wakeups;
 use crate::work::calls::{Calls, Failure};
 
@@ -200,7 +200,7 @@ impl Reserver {
             answer,
         };
         self.join(shape, waiting);
-        let mut given = answered.await.unwrap_or(Err(Failure::Unavailable))?;
+        let mut given = answered.await.unwrap_or_else(|_| Err(Failure::died()))?;
         Ok(std::mem::take(&mut given.jobs))
     }
 
@@ -329,7 +329,7 @@ impl Shared {
             }
             Err(failure) => {
                 for waiting in group {
-                    let _gone = waiting.answer.send(Err(failure));
+                    let _gone = waiting.answer.send(Err(failure.clone()));
                 }
                 Looked::More
             }
@@ -344,10 +344,15 @@ impl Shared {
                 Err(error) if error.class() == Class::Again => {
                     tracing::debug!(%error, "a reserve is tried again");
                 }
-                Err(error) => return Err(failed(&error)),
+                Err(error) => {
+                    tracing::error!(%error, "jobs could not be reserved");
+                    return Err(Failure::of(&error));
+                }
             }
         }
-        Err(Failure::Unavailable)
+        Err(Failure::Unavailable(
+            "other transactions came in between, again and again".into(),
+        ))
     }
 
     /// Answers those who have waited long enough, if it is known that there is nothing for them, with this much
@@ -374,14 +379,6 @@ impl Shared {
 
 /// How often a reserve is tried again when another transaction came in between.
 const ATTEMPTS: u32 = 10;
-
-fn failed(error: &Error) -> Failure {
-    tracing::error!(%error, "jobs could not be reserved");
-    match error.class() {
-        Class::Refused => Failure::Internal,
-        Class::Again | Class::LockTableFull | Class::Unavailable => Failure::Unavailable,
-    }
-}
 
 /// The head of the line, less those who have hung up. Whoever may repeat a reserve comes first: what they ask for
 /// is no job of the line. Of several with one reserve id the first goes alone, and the next gets its jobs.

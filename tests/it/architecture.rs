@@ -38,6 +38,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "work",
         ],
     ),
+    ("client", &["duration", "json", "job"]),
     ("embedded", &[]),
     ("config", &["store", "dispatch", "work", "http"]),
     ("telemetry", &[]),
@@ -49,11 +50,13 @@ const ROOMS: &[(&str, &[&str])] = &[
         "cli",
         &[
             "duration",
+            "json",
             "job",
             "store",
             "dispatch",
             "work",
             "http",
+            "client",
             "embedded",
             "config",
             "telemetry",
@@ -77,6 +80,12 @@ const OUTSIDE: &[(&str, &[&str])] = &[
     ("sha2", &["uniqueness", "store"]),
     ("http_body", &["http"]),
     ("clap", &["cli"]),
+    ("hyper", &["client"]),
+    ("hyper_rustls", &["client"]),
+    ("hyper_util", &["client"]),
+    ("http_body_util", &["client"]),
+    ("rustls", &["client"]),
+    ("indicatif", &["cli"]),
     // The environment is read in cli; embedded keeps what libpq would read of it from its children.
     ("std::env", &["cli", "embedded"]),
     ("rustix", &["embedded", "cli"]),
@@ -102,6 +111,7 @@ const IMPURE: &[&str] = &[
     "work",
     "maintenance",
     "http",
+    "client",
     "embedded",
     "config",
     "telemetry",
@@ -110,7 +120,7 @@ const IMPURE: &[&str] = &[
     "main",
 ];
 /// Wire types are no domain values: the pure core has none.
-const SERIAL: &[&str] = &["job", "store", "dispatch", "http", "config", "server", "cli"];
+const SERIAL: &[&str] = &["job", "store", "dispatch", "http", "client", "config", "server", "cli"];
 
 /// Names under which everything ends up in the end.
 const NO_NAMES: &[&str] = &["util", "utils", "helper", "helpers", "common", "misc", "shared"];

@@ -1,9 +1,10 @@
 -- solejob full_jobs: jobs as their readers see them, with the lease for who has just got it.
 select
-    job_id, name, queue, priority, state::text as state, payload, metadata::text as metadata, resource_keys, active_key,
-    window_digest, parent_job_id, parent_attempt, max_attempts, backoff::text as backoff, backoff_initial_ms,
-    backoff_factor, backoff_max_ms, backoff_jitter, timeout_ms, retention_ms, attempt, cancel_requested, dispatched_at,
-    run_at, started_at, finished_at, result, error, worker, reserved_at, attempt_finished_at, attempt_error, lease_token,
-    lease_expires_at
-from jobs
-where app_id = $1 and job_id = any($2::uuid[])
+    j.job_id, j.name, j.queue, j.priority, j.state::text as state, j.payload, j.metadata::text as metadata,
+    j.resource_keys, j.active_key, j.window_digest, j.parent_job_id, j.parent_attempt, j.max_attempts,
+    j.backoff::text as backoff, j.backoff_initial_ms, j.backoff_factor, j.backoff_max_ms, j.backoff_jitter,
+    j.timeout_ms, j.retention_ms, j.attempt, j.cancel_requested, j.dispatched_at, j.run_at, j.started_at,
+    j.finished_at, j.result, j.error, j.worker, j.reserved_at, j.attempt_finished_at, j.attempt_error,
+    j.lease_token, j.lease_expires_at
+from unnest($1::bigint[], $2::uuid[]) as asked (app_id, job_id)
+join jobs as j on j.app_id = asked.app_id and j.job_id = asked.job_id

@@ -1,1 +1,208 @@
-// "shutting_down"
+//! The end of a server: what was begun is finished, in time.
+
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::support::{App, Gate, Server, eventually, solejob};
+
+/// What is left to transactions after the requests' time is up, and some more for a busy machine.
+const AND_SOME: Duration = Duration::from_secs(4);
+
+/// A server beside the application's own, with so much time to end in.
+async fn server(app: &App, grace: &str) -> Server {
+    let mut command = solejob(app.database_url());
+    command.args([
+        "serve",
+        "--anonymous",
+        "--listen",
+        "127.0.0.1:0",
+        "--shutdown-grace",
+        grace,
+    ]);
+    Server::start(command).await
+}
+
+fn address(server: &Server) -> String {
+    server
+        .base
+        .trim_start_matches("http://")
+        .trim_end_matches('/')
+        .to_owned()
+}
+
+async fn logged(server: &Server, text: &str) {
+    eventually(text, async || {
+        let log = server.log.text();
+        if log.contains(text) { Ok(()) } else { Err(log) }
+    })
+    .await;
+}
+
+/// Sends what there is of a request, and not its end.
+async fn begin(server: &Server, text: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(address(server)).await.unwrap();
+    stream.write_all(text.as_bytes()).await.unwrap();
+    stream
+}
+
+const POST: &str = "POST /v1/jobs HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n";
+
+async fn post(server: &Server, body: &str) -> TcpStream {
+    begin(server, &format!("{POST}content-length: {}\r\n\r\n{body}", body.len())).await
+}
+
+/// An upload of which the server has read a part, and waits for the rest.
+async fn upload(server: &Server, body: &str, part: usize) -> TcpStream {
+    let length = body.len();
+    let head = format!("{POST}content-length: {length}\r\nexpect: 100-continue\r\n\r\n");
+    let mut stream = begin(server, &head).await;
+    let mut leave = [0; 25];
+    stream.read_exact(&mut leave).await.unwrap();
+    assert_eq!(&leave, b"HTTP/1.1 100 Continue\r\n\r\n");
+    stream.write_all(&body.as_bytes()[..part]).await.unwrap();
+    stream
+}
+
+/// The status and the text of the answer, until the server closes the connection.
+async fn answer(mut stream: TcpStream) -> (String, String) {
+    let mut text = String::new();
+    stream
+        .read_to_string(&mut text)
+        .await
+        .expect("an answer, and then the end");
+    let status = text.split(' ').nth(1).unwrap_or_default().to_owned();
+    (status, text)
+}
+
+#[tokio::test]
+async fn what_was_begun_is_answered_and_nothing_new_is_taken() {
+    let app = App::start().await;
+    let mut server = server(&app, "20s").await;
+    let gate = Gate::close(&app).await;
+    let dispatch = r#"{"name": "n", "uniqueness": {"active_key": "a"}}"#;
+    let in_flight = post(&server, dispatch).await;
+    gate.more_waiting_than(0).await;
+    // Taken on, and not read to the end.
+    let other = r#"{"name": "n", "uniqueness": {"active_key": "b"}}"#;
+    let mut half = upload(&server, other, 10).await;
+    let idle = begin(&server, "GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n").await;
+
+    server.ask_to_stop();
+    logged(&server, "stopping: no new connections").await;
+    eventually("new connections to be refused", async || {
+        match TcpStream::connect(address(&server)).await {
+            Ok(_) => Err("one was taken"),
+            Err(_) => Ok(()),
+        }
+    })
+    .await;
+    // A connection without a request is closed.
+    let (status, _) = answer(idle).await;
+    assert_eq!(status, "200");
+
+    half.write_all(&other.as_bytes()[10..]).await.unwrap();
+    gate.open().await;
+    for stream in [in_flight, half] {
+        let (status, text) = answer(stream).await;
+        assert_eq!(status, "201", "{text}");
+    }
+    let began = Instant::now();
+    assert_eq!(server.stop().await.code(), Some(0));
+    assert!(
+        began.elapsed() < AND_SOME,
+        "nothing was left to wait for, and it took {:?}",
+        began.elapsed()
+    );
+    assert!(server.log.text().contains("stopped"));
+    let jobs: i64 = sqlx::query_scalar("select count(*) from jobs")
+        .fetch_one(app.sql())
+        .await
+        .unwrap();
+    assert_eq!(jobs, 2);
+    app.finish().await;
+}
+
+#[tokio::test]
+async fn a_stalled_upload_does_not_hold_the_end_up() {
+    let app = App::start().await;
+    let mut server = server(&app, "3s").await;
+    let body = r#"{"name": "stalled"}"#;
+    let mut stalled = upload(&server, body, 5).await;
+    let silent = TcpStream::connect(address(&server)).await.unwrap();
+    let in_head = begin(&server, "POST /v1/jobs HTT").await;
+    let client = crate::support::Client::new(&server.base);
+    client.post("/v1/jobs", &json!({"name": "n"}), 201).await;
+
+    let began = Instant::now();
+    server.ask_to_stop();
+    logged(&server, "cut off").await;
+    assert!(began.elapsed() >= Duration::from_secs(3), "uploads have their time");
+    assert_eq!(server.stop().await.code(), Some(0));
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(3) + AND_SOME, "it took {took:?}");
+    assert!(
+        !server.log.text().contains("transactions did not finish"),
+        "there were none"
+    );
+    // The upload came to nothing.
+    let _ = stalled.write_all(&body.as_bytes()[5..]).await;
+    drop((silent, in_head));
+    let names: Vec<String> = sqlx::query_scalar("select name from jobs")
+        .fetch_all(app.sql())
+        .await
+        .unwrap();
+    assert_eq!(names, ["n"]);
+    app.finish().await;
+}
+
+/// A dispatch that comes when the dispatcher has closed is refused; one that is being decided for too
+/// long is cut off, and leaves nothing.
+#[tokio::test]
+async fn a_transaction_that_takes_too_long_is_cut_off() {
+    let app = App::start().await;
+    let mut server = server(&app, "1s").await;
+    let gate = Gate::close(&app).await;
+    let body = r#"{"name": "n", "uniqueness": {"active_key": "a"}}"#;
+    let in_flight = post(&server, body).await;
+    gate.more_waiting_than(0).await;
+    let mut late = upload(&server, body, 5).await;
+
+    let began = Instant::now();
+    server.ask_to_stop();
+    logged(&server, "requests did not finish in time").await;
+    late.write_all(&body.as_bytes()[5..]).await.unwrap();
+    let (status, text) = answer(late).await;
+    assert!(status == "503" && text.contains("\"shutting_down\""), "{text}");
+    assert!(
+        text.contains("\"none\"") && text.to_lowercase().contains("retry-after"),
+        "{text}"
+    );
+
+    assert_eq!(server.stop().await.code(), Some(0));
+    assert!(server.log.text().contains("transactions did not finish in time"));
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(1) + AND_SOME, "it took {took:?}");
+    drop(in_flight);
+    // PostgreSQL notices that nobody waits any more, before the lock is free.
+    eventually("the session to be gone", async || {
+        let sql = "select count(*) from pg_stat_activity
+                   where datname = current_database() and wait_event_type = 'Lock'";
+        let waiting: i64 = sqlx::query_scalar(sql).fetch_one(app.sql()).await.unwrap();
+        if waiting == 0 {
+            Ok(())
+        } else {
+            Err(format!("{waiting} wait"))
+        }
+    })
+    .await;
+    gate.open().await;
+    let jobs: i64 = sqlx::query_scalar("select count(*) from jobs")
+        .fetch_one(app.sql())
+        .await
+        .unwrap();
+    assert_eq!(jobs, 0);
+    app.finish().await;
+}

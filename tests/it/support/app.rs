@@ -8,6 +8,7 @@ use sqlx::PgPool;
 use sqlx::postgres::PgPoolOptions;
 use tokio::sync::OwnedSemaphorePermit;
 
+use super::cli::Cli;
 use super::client::Client;
 use super::database::{Cluster, DELETED_JOBS, Database};
 use super::invariants;
@@ -133,6 +134,11 @@ impl App {
     /// A client of the server with this number.
     pub(crate) fn client(&self, number: usize) -> &Client {
         &self.clients[number]
+    }
+
+    /// A user of the command line who calls the first server.
+    pub(crate) fn cli(&self) -> Cli {
+        Cli::new(&format!("http://{}", self.address()))
     }
 
     /// A pool on the application's database, to look behind the answers.

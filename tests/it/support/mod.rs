@@ -7,6 +7,7 @@
 //! ```
 
 mod app;
+mod cli;
 mod client;
 mod database;
 mod document;
@@ -18,6 +19,7 @@ mod wait;
 mod work;
 
 pub(crate) use app::{App, Options};
+pub(crate) use cli::{Cli, Scratch};
 pub(crate) use client::{Answer, Call, Client};
 pub(crate) use document::at;
 pub(crate) use server::{Server, solejob};

@@ -31,7 +31,7 @@ pub(crate) fn solejob(database_url: &str) -> Command {
 pub(crate) struct Log(Arc<Mutex<String>>);
 
 impl Log {
-    fn follow(mut source: impl Read + Send + 'static) -> Self {
+    pub(super) fn follow(mut source: impl Read + Send + 'static) -> Self {
         let log = Log::default();
         let sink = log.clone();
         std::thread::spawn(move || {

@@ -1,0 +1,5 @@
+//! A server's life: the database that it begins with, what it says of itself, its transactions, its end.
+
+mod schema;
+mod stop;
+mod transactions;
