@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc};
 use serde_json::json;
 use solejob::job::AppId;
 use solejob::uniqueness::decide::AskedKey;
-use solejob::uniqueness::key::{Key, KeyText};
+use solejob::uniqueness::key::{Key, KeyText, Scope};
 use solejob::uniqueness::locks::LockSet;
 use sqlx::{Connection, PgConnection};
 
@@ -60,7 +60,10 @@ async fn the_clock_is_read_once_the_locks_are_held() {
     let app = App::start().await;
     for (key, uniqueness) in [
         (Key::active("n", text("a")), json!({"active_key": "a"})),
-        (Key::window("n", text("w")), json!({"window_key": "w", "window": "1h"})),
+        (
+            Key::window("n", Scope::Global, text("w")),
+            json!({"window_key": "w", "window": "1h"}),
+        ),
     ] {
         let mut holder = hold(&app, key).await;
         let (client, body) = (app.client(0).clone(), json!({"name": "n", "uniqueness": uniqueness}));
