@@ -243,8 +243,7 @@ pub(super) async fn release(
 }
 
 async fn call(app: &App, id: AppId, job: JobId, call: Call) -> Result<Response, Problem> {
-    app.calls.call(id, job, call).await?;
-    let full = app.store.job(id, job).await?.ok_or_else(job_not_found)?;
+    let full = app.calls.call_and_show(id, job, call).await?;
     Ok(JsonBody(JobBody::whole(full)?).into_response())
 }
 

@@ -292,16 +292,11 @@ pub(super) async fn cancel(
     Id(id): Id,
     Wire(CancelBody { force }): Wire<CancelBody, SMALL>,
 ) -> Result<Response, Problem> {
-    app.calls
-        .call(
-            by.app,
-            id,
-            Call::Cancel {
-                force: force.unwrap_or(false),
-            },
-        )
-        .await?;
-    job(&app, by.app, id).await
+    let cancel = Call::Cancel {
+        force: force.unwrap_or(false),
+    };
+    let full = app.calls.call_and_show(by.app, id, cancel).await?;
+    Ok(JsonBody(JobBody::whole(full)?).into_response())
 }
 
 /// Nothing is asked.

@@ -34,7 +34,7 @@ pub use keys::{KeyHolder, Reset};
 pub use lives::{Changed, Lives, LockedJob};
 pub use locks::{Begun, Committed, Locked, Written};
 pub use queues::{QueueView, ScopeView};
-pub use reserve::{Reserved, Shape, Wish};
+pub use reserve::{After, Reserved, Shape, Wish};
 pub use schema::migrate;
 pub use statements::STATEMENTS;
 pub use tokens::{Caller, NewToken, TokenHash, TokenView};
