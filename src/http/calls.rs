@@ -14,6 +14,7 @@ use crate::duration::Millis;
 use crate::http::auth::{By, Work};
 use crate::http::examples;
 use crate::http::extract::{BATCH, Id, SINGLE, SMALL, Wire, job_not_found};
+use crate::http::object::{object, objects};
 use crate::http::problem::{self, Code, Problem, ProblemBody, answers};
 use crate::http::wire::{JobBody, StateBody};
 use crate::http::worker::lease_of;
@@ -77,6 +78,7 @@ pub struct SucceedBody {
 pub struct FailBody {
     #[schema(value_type = Uuid)]
     lease_token: String,
+    #[serde(default, deserialize_with = "object")]
     error: Option<ErrorBody>,
     /// Whether another attempt may be made, as far as there are some left. True where nothing is given.
     retry: Option<bool>,
@@ -299,6 +301,7 @@ fn fail_of(
 #[schema(as = Finish)]
 pub struct FinishBody {
     #[schema(min_items = 1, max_items = 1000)]
+    #[serde(deserialize_with = "objects")]
     jobs: Vec<FinishItemBody>,
 }
 
@@ -316,6 +319,7 @@ pub struct FinishItemBody {
     #[schema(value_type = serde_json::Value)]
     result: Option<Box<RawValue>>,
     /// With `fail`.
+    #[serde(default, deserialize_with = "object")]
     error: Option<ErrorBody>,
     /// With `fail`.
     retry: Option<bool>,
