@@ -188,7 +188,7 @@ async fn everything_at_once_meets_no_deadlock() {
         app.counter("solejob_dispatch_retries_total").await,
         app.counter("solejob_call_retries_total").await
     );
-    assert!(calls > 1_000, "{calls} calls are no load");
+    assert!(calls > 300, "{calls} calls are no load");
     assert!(
         !log.contains("deadlock detected"),
         "{}",

@@ -152,6 +152,18 @@ const REQUESTS: &[(&str, &str, &str, &str)] = &[
     ("deleteJob", "job_not_found", "/v1/jobs/nothing", ""),
     ("deleteJob", "job_not_finished", "/v1/jobs/{pending}", ""),
     ("getKey", "invalid_request", "/v1/keys?name=n", ""),
+    (
+        "getKey",
+        "idempotency_scope_invalid",
+        "/v1/keys?name=n&idempotency_key=k&scope=run",
+        "",
+    ),
+    (
+        "resetKey",
+        "idempotency_scope_invalid",
+        "/v1/keys/reset",
+        r#"{"name": "n", "idempotency_key": "k", "scope": "attempt"}"#,
+    ),
     ("getKey", "invalid_key", "/v1/keys?name=n&active_key=%00", ""),
     ("resetKey", "invalid_request", "/v1/keys/reset", r#"{"name": "n"}"#),
     (
@@ -355,6 +367,17 @@ async fn every_problem_is_provoked_and_declared() {
             provoked.note(operation, "unauthorized", &answer);
         }
         if secured && operation.id != "metrics" {
+            for (id, path) in [("dispatch", "/v1/jobs"), ("preview", "/v1/jobs/preview")] {
+                let operation = provoked.described.operation(id);
+                let mut call = call(
+                    &operation,
+                    path,
+                    "application/json",
+                    r#"{"name": "n", "idempotency_key": "a"}"#,
+                );
+                call.headers.insert("idempotency-key", HeaderValue::from_static("b"));
+                provoked.note(&operation, "uniqueness_key_mismatch", &client.send(call).await.unwrap());
+            }
             let powerless = if operation.value["tags"] == json!(["dispatch"]) {
                 &worker
             } else {
