@@ -17,7 +17,7 @@ const HOT: &[&str] = &[
     "write.sql",
     "take_over.sql",
     "settle.sql",
-    "job_exists.sql",
+    "attempts.sql",
     "job_states.sql",
     "full_jobs.sql",
     "window_keys.sql",
