@@ -172,6 +172,20 @@ const REQUESTS: &[(&str, &str, &str, &str)] = &[
         "/v1/keys/reset",
         r#"{"name": "n", "window_key": ""}"#,
     ),
+    ("dispatch", "uniqueness_key_mismatch", "/v1/jobs", TWO_KEYS),
+    ("preview", "uniqueness_key_mismatch", "/v1/jobs/preview", TWO_KEYS),
+    (
+        "getKey",
+        "idempotency_scope_invalid",
+        "/v1/keys?name=n&window_key=w&scope=run",
+        "",
+    ),
+    (
+        "resetKey",
+        "idempotency_scope_invalid",
+        "/v1/keys/reset",
+        r#"{"name": "n", "window_key": "w", "scope": "run"}"#,
+    ),
     ("retryJob", "job_not_found", "/v1/jobs/nothing/retry", "{}"),
     ("retryJob", "job_not_finished", "/v1/jobs/{pending}/retry", "{}"),
     ("retryJob", "active_key_held", "/v1/jobs/{before}/retry", "{}"),
@@ -237,6 +251,8 @@ const REQUESTS: &[(&str, &str, &str, &str)] = &[
     ("errorPage", "not_found", "/errors/nothing", ""),
 ];
 
+/// Sent with another key in the header.
+const TWO_KEYS: &str = r#"{"name": "n", "idempotency_key": "one"}"#;
 const LEASE: &str = r#"{"lease_token": "0b2f1f0e-5b7e-4a57-9d3a-6f0b4f6f3d11"}"#;
 const ORPHAN: &str = r#"{"name": "n", "parent": {"job_id": "0193a5c4-9f3e-7c11-8000-4a1f6c7d2e90"}}"#;
 const BATCH_ORPHAN: &str = r#"{"jobs": [{"name": "n", "parent": {"job_id": "0193a5c4-9f3e-7c11-8000-4a1f6c7d2e90"}}]}"#;
@@ -353,7 +369,11 @@ async fn every_problem_is_provoked_and_declared() {
         let body = body
             .replace("{2000}", &"x".repeat(2_000))
             .replace("{70000}", &"x".repeat(70_000));
-        let call = call(&operation, &path, "application/json", &body);
+        let mut call = call(&operation, &path, "application/json", &body);
+        if body == TWO_KEYS {
+            call.headers
+                .insert("idempotency-key", HeaderValue::from_static("another"));
+        }
         provoked.note(&operation, code, &client.send(call).await.unwrap());
     }
     let (worker, dispatcher) = (
