@@ -118,10 +118,8 @@ fn inserts(database: &str, clients: usize) -> Result<f64, Failed> {
 
 #[tokio::main]
 async fn main() -> Result<(), Failed> {
-    let Some((database, base)) = std::env::var("DATABASE_URL")
-        .ok()
-        .zip(std::env::var("SOLEJOB_URL").ok())
-    else {
+    let given = |name| std::env::var_os(name).and_then(|value| value.into_string().ok());
+    let Some((database, base)) = given("DATABASE_URL").zip(given("SOLEJOB_URL")) else {
         println!("left out: start it with scripts/bench-workers");
         return Ok(());
     };

@@ -126,6 +126,26 @@ async fn no_statement_reads_a_whole_table() {
     app.finish().await;
 }
 
+/// What waits for its time is found by its time: not by looking at all that wait.
+#[tokio::test]
+async fn a_time_that_has_come_is_found_by_an_index() {
+    let app = App::start().await;
+    let mut connection = connection(&app).await;
+    for (statement, condition) in [
+        ("promote_due.sql", "run_at <= statement_timestamp()"),
+        ("queues.sql", "run_at <= statement_timestamp()"),
+        ("sweep_jobs.sql", "delete_after <= statement_timestamp()"),
+    ] {
+        let (_, sql) = STATEMENTS.iter().find(|(name, _)| *name == statement).unwrap();
+        let plan = generic_plan(&mut connection, sql).await.unwrap();
+        let found = plan
+            .lines()
+            .any(|line| line.contains("Index Cond: ") && line.contains(condition));
+        assert!(found, "{statement}: no index condition on the time in\n{plan}");
+    }
+    app.finish().await;
+}
+
 /// The same through the servers' own eyes: their connections have these settings, whatever the role's are.
 #[tokio::test]
 async fn plans_that_scan_are_seen() {
