@@ -30,7 +30,8 @@ const LIMIT_MAX: u32 = 200;
 answers!(GetProblems: Unauthorized, Forbidden, JobNotFound, Internal, StoreUnavailable);
 answers!(ListProblems: InvalidRequest, InvalidKey, InvalidCursor, Unauthorized, Forbidden, Internal, StoreUnavailable);
 answers!(CancelProblems: InvalidJson, InvalidRequest, InvalidPayload, Unauthorized, Forbidden, JobNotFound, JobFinished,
-    PayloadTooLarge, UnsupportedMediaType, Internal, StoreUnavailable);
+    PayloadTooLarge, UnsupportedMediaType, Internal, Overloaded, StoreUnavailable,
+    ShuttingDown);
 answers!(RetryProblems: InvalidJson, InvalidRequest, InvalidPayload, Unauthorized, Forbidden, JobNotFound,
     ActiveKeyHeld, JobNotFinished, PayloadTooLarge, UnsupportedMediaType, Internal, StoreUnavailable);
 answers!(DeleteProblems: Unauthorized, Forbidden, JobNotFound, JobNotFinished, Internal, StoreUnavailable);

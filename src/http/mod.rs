@@ -14,6 +14,7 @@ mod idempotency;
 mod jobs;
 mod keys;
 mod meta;
+mod object;
 mod observe;
 pub mod openapi;
 mod prefer;

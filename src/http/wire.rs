@@ -9,6 +9,7 @@ use uuid::Uuid;
 
 use crate::dispatch::WindowRequest;
 use crate::dispatch::prepare::{Request, RetryRequest};
+use crate::http::object::object;
 use crate::job::{Policy, Retry};
 use crate::store::{AttemptView, Error, FullJob, JobView, JobWindowKey};
 
@@ -36,6 +37,7 @@ pub struct DispatchBody {
     /// When the job may start, by RFC 3339, up to 10 years ahead; the past means now. Not beside `delay`.
     #[schema(value_type = Option<DateTime<Utc>>)]
     run_at: Option<String>,
+    #[serde(default, deserialize_with = "object")]
     uniqueness: Option<UniquenessBody>,
     /// A window key by another spelling, held for 30 days where no `idempotency_key_ttl` is given. Not beside a
     /// `window_key`.
@@ -54,7 +56,9 @@ pub struct DispatchBody {
     /// Strings by name: at most 64, names of 1 to 128 bytes, values of at most 1024, no control characters.
     #[schema(value_type = Option<std::collections::BTreeMap<String, String>>)]
     metadata: Option<Members>,
+    #[serde(default, deserialize_with = "object")]
     parent: Option<ParentBody>,
+    #[serde(default, deserialize_with = "object")]
     retry: Option<RetryBody>,
     /// How long an attempt may run: a duration from 1ms to 30 days. None: as long as its lease is kept.
     #[schema(example = "5m")]

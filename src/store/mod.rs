@@ -78,9 +78,6 @@ pub struct Store {
     locks_each: usize,
 }
 
-/// After this long without use a connection may be dead.
-const IDLE: Duration = Duration::from_secs(1);
-
 /// Settings of every connection. They go with the connection, since a pool may give any of them out.
 pub const SETTINGS: [(&str, &str); 12] = [
     // Decisions read what was committed before each statement; a default of the role must not change that.
@@ -116,17 +113,7 @@ impl Store {
         let dispatch = pool(limits.groups_in_flight + 1);
         // Tried anew where a connection turns out to be dead, so none is asked before.
         let dispatch = dispatch.test_before_acquire(false).connect_lazy_with(options.clone());
-        // Workers call often: only a connection that lay idle is asked.
-        let work = pool(2 * limits.work_in_flight).test_before_acquire(false);
-        let work = work.before_acquire(|connection, meta| {
-            Box::pin(async move {
-                if meta.idle_for > IDLE {
-                    connection.ping().await?;
-                }
-                Ok(true)
-            })
-        });
-        let work = work.connect_lazy_with(options.clone());
+        let work = pool(2 * limits.work_in_flight).connect_lazy_with(options.clone());
         let general = pool(limits.connections).connect_lazy_with(options.clone());
         // Not by way of the pool, which says of a database that it cannot reach only that it has waited.
         let first = tokio::time::timeout(limits.acquire, PgConnection::connect_with(&options));

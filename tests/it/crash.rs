@@ -129,7 +129,7 @@ async fn killed_servers_and_workers_lose_no_job_and_finish_none_twice() {
         worker.expect("it does not panic");
     }
 
-    let seen = seen.lock().expect("no panic");
+    let seen = std::mem::take(&mut *seen.lock().expect("no panic"));
     assert!(
         seen.zombies > 0 && seen.refused > 0,
         "{} zombies, {} refused",
