@@ -16,6 +16,9 @@ use crate::store::{Error, Store, jobs, rows, statements};
 /// How many jobs that become due at once get in line in one statement.
 const PROMOTE_BATCH: i64 = 1_000;
 
+/// How many such statements one transaction makes; the next one goes on.
+const PROMOTE_ROUNDS: usize = 10;
+
 /// The most jobs that are looked at in one statement for those that are not blocked.
 const PICK_MAX: usize = 1_000;
 
@@ -46,6 +49,8 @@ pub struct Reserved {
     /// For each wish, its jobs in the order of the line.
     pub jobs: Vec<Vec<FullJob>>,
     pub after: After,
+    /// Queues in which other jobs got in line.
+    pub woken: BTreeSet<String>,
 }
 
 /// What is left after jobs were given out.
@@ -74,8 +79,13 @@ impl Store {
             .zip(&given)
             .map(|(wish, given)| if given.is_empty() { wish.jobs } else { 0 })
             .sum();
-        while promote_due(&mut tx, shape).await? == PROMOTE_BATCH as u64 {}
-        let mut picked = self.pick_with_room(&mut tx, shape, wanted).await?.into_iter();
+        for _ in 0..PROMOTE_ROUNDS {
+            if promote_due(&mut tx, shape).await? < PROMOTE_BATCH as u64 {
+                break;
+            }
+        }
+        let (picked, woken) = self.pick_with_room(&mut tx, shape, wanted).await?;
+        let mut picked = picked.into_iter();
         let mut leases = Vec::new();
         for (place, wish) in wishes.iter().enumerate() {
             if given[place].is_empty() {
@@ -98,7 +108,7 @@ impl Store {
             .into_iter()
             .map(|ids| ids.iter().filter_map(|id| full.remove(id)).collect())
             .collect();
-        Ok(Reserved { jobs, after })
+        Ok(Reserved { jobs, after, woken })
     }
 }
 
@@ -128,7 +138,13 @@ async fn left(tx: &mut PgConnection, shape: &Shape) -> Result<After, Error> {
 impl Store {
     /// The first `wanted` jobs in line whose resource keys have room. Those that have none leave the line, so that
     /// nobody looks at them again before there is.
-    async fn pick_with_room(&self, tx: &mut PgConnection, shape: &Shape, wanted: usize) -> Result<Vec<Picked>, Error> {
+    async fn pick_with_room(
+        &self,
+        tx: &mut PgConnection,
+        shape: &Shape,
+        wanted: usize,
+    ) -> Result<(Vec<Picked>, BTreeSet<String>), Error> {
+        let mut woken = BTreeSet::new();
         let mut chosen: Vec<Picked> = Vec::new();
         let mut passed: BTreeSet<JobId> = BTreeSet::new();
         let mut holds_some = false;
@@ -155,13 +171,17 @@ impl Store {
             let resources: Vec<String> = resources.into_iter().map(Into::into).collect();
             let room = self.room(tx, shape.app, &resources, holds_some).await?;
             holds_some |= !resources.is_empty();
-            let left = choose(tx, shape.app, fresh, wanted, room, &mut chosen, &mut passed).await?;
-            if left == 0 || looked_at < look_at {
+            let (left, free) = choose(tx, shape.app, fresh, wanted, room, &mut chosen, &mut passed).await?;
+            // A job that was let in for one key and is blocked on another leaves its room to the next. A job moves
+            // only from a key that has room to one that has none, so this comes to an end.
+            let unblocked = unblock(tx, shape.app, &free).await?;
+            if left == 0 || (looked_at < look_at && unblocked.is_empty()) {
                 break;
             }
+            woken.extend(unblocked);
             look_at *= 2;
         }
-        Ok(chosen)
+        Ok((chosen, woken))
     }
 
     /// How many more jobs may hold each resource key; nobody else changes that until this transaction ends. A key
@@ -239,7 +259,8 @@ async fn pick(tx: &mut PgConnection, shape: &Shape, limit: usize) -> Result<Vec<
 }
 
 /// Takes those of `fresh` that have room, up to `wanted`, blocks those that have none, and passes over those whose
-/// resource keys somebody else has locked. Gives how many were not taken.
+/// resource keys somebody else has locked. Gives how many were not taken, and of which keys of those that were blocked
+/// there is some left.
 async fn choose(
     tx: &mut PgConnection,
     app: AppId,
@@ -248,12 +269,12 @@ async fn choose(
     mut room: HashMap<String, i64>,
     chosen: &mut Vec<Picked>,
     passed: &mut BTreeSet<JobId>,
-) -> Result<usize, Error> {
+) -> Result<(usize, BTreeSet<String>), Error> {
     // Jobs that were chosen before hold nothing yet that could be counted.
     for resource in chosen.iter().flat_map(|job| &job.resources) {
         room.entry(resource.clone()).and_modify(|left| *left -= 1);
     }
-    let (mut blocked, mut left) = (Vec::new(), 0);
+    let (mut blocked, mut others, mut left) = (Vec::new(), BTreeSet::new(), 0);
     for job in fresh {
         if chosen.len() == wanted {
             break;
@@ -261,6 +282,7 @@ async fn choose(
         let full = |resource: &&String| room.get(*resource).is_some_and(|left| *left <= 0);
         if let Some(full) = job.resources.iter().find(full) {
             blocked.push((job.id.0, full.clone()));
+            others.extend(job.resources.iter().filter(|resource| *resource != full).cloned());
             left += 1;
         } else if job.resources.iter().any(|resource| !room.contains_key(resource)) {
             passed.insert(job.id);
@@ -280,7 +302,21 @@ async fn choose(
             .execute(tx)
             .await?;
     }
-    Ok(left)
+    others.retain(|resource| room.get(resource).is_some_and(|left| *left > 0));
+    Ok((left, others))
+}
+
+/// The best job that waits for each of these resource keys gets in line. Gives the queues.
+async fn unblock(tx: &mut PgConnection, app: AppId, resources: &BTreeSet<String>) -> Result<Vec<String>, Error> {
+    if resources.is_empty() {
+        return Ok(Vec::new());
+    }
+    let rows = sqlx::query(statements::UNBLOCK)
+        .bind(app.0)
+        .bind(resources.iter().map(String::as_str).collect::<Vec<_>>())
+        .fetch_all(tx)
+        .await?;
+    rows.iter().map(|row| Ok(row.try_get("queue")?)).collect()
 }
 
 async fn lease(tx: &mut PgConnection, app: AppId, leases: &[(Picked, &Wish)]) -> Result<(), Error> {

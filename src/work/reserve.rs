@@ -19,7 +19,7 @@ use crate::duration::Millis;
 use crate::job::{AppId, JobId};
 use crate::life::Call;
 use crate::store::{After, Class, FullJob, Reserved, Shape, Store, Wish};
-use crate::wakeups::Wakeups;
+use crate::wakeups::{News, Wakeups};
 use crate::work::calls::{Calls, Failure};
 
 /// A lost notification costs at most this.
@@ -297,7 +297,9 @@ impl Shared {
         }
         let wishes: Vec<Wish> = group.iter().map(|waiting| waiting.wish.clone()).collect();
         match self.reserve(shape, &wishes).await {
-            Ok(Reserved { jobs, after }) => {
+            Ok(Reserved { jobs, after, woken }) => {
+                let others = woken.into_iter().filter(|queue| !shape.queues.contains(queue));
+                self.wakeups.tell(others.map(|queue| News::Queue(shape.app, queue)));
                 let given: usize = jobs.iter().map(Vec::len).sum();
                 histogram!("solejob_reserve_group_size").record(group.len() as f64);
                 counter!("solejob_jobs_reserved_total").increment(given as u64);

@@ -82,7 +82,7 @@ case_files! {
     release_by_work: "release-by-work", 6;
     release_on: "release-on", 8;
     resource_keys: "resource-keys", 4;
-    resource_scopes: "resource-scopes", 11;
+    resource_scopes: "resource-scopes", 12;
     retention: "retention", 2;
     retry_by_hand: "retry-by-hand", 6;
     window_details: "window-details", 18;

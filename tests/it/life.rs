@@ -300,7 +300,7 @@ fn the_sequences_reach_both_sides_of_the_table() {
         (changed, refused) = (changed + c, refused + r);
     }
     assert!(
-        changed > 1_000 && refused > 1_000,
+        changed > 500 && refused > 1_000,
         "{changed} changed something, {refused} were refused"
     );
 }

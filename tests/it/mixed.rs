@@ -13,6 +13,7 @@ use tokio::task::JoinSet;
 use crate::support::{App, Call, Client, Leased, Options, leased};
 
 const LOAD: Duration = Duration::from_secs(15);
+const CALLS: u64 = 1_000;
 const CLIENTS: usize = 24;
 const KEYS: u32 = 6;
 
@@ -167,7 +168,8 @@ async fn everything_at_once_meets_no_deadlock() {
     for number in 0..CLIENTS {
         let (client, shared) = (app.client(number % 2).clone(), shared.clone());
         clients.spawn(async move {
-            while Instant::now() < until {
+            // A busy machine is given more time; it is the number of calls that matters.
+            while Instant::now() < until || shared.calls.load(Ordering::Relaxed) < CALLS {
                 shared.step(&client).await;
             }
         });
@@ -188,7 +190,6 @@ async fn everything_at_once_meets_no_deadlock() {
         app.counter("solejob_dispatch_retries_total").await,
         app.counter("solejob_call_retries_total").await
     );
-    assert!(calls > 300, "{calls} calls are no load");
     assert!(
         !log.contains("deadlock detected"),
         "{}",

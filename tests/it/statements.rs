@@ -18,6 +18,11 @@ const HOT: &[&str] = &[
     "take_over.sql",
     "settle.sql",
     "attempts.sql",
+    "promote_due.sql",
+    "lease_jobs.sql",
+    "block_jobs.sql",
+    "renew_leases.sql",
+    "unblock.sql",
     "job_states.sql",
     "full_jobs.sql",
     "window_keys.sql",
@@ -147,6 +152,26 @@ async fn hot_statements_reach_their_rows_by_an_index() {
         }
     }
     assert!(found.is_empty(), "{}", found.join("\n"));
+    app.finish().await;
+}
+
+/// What waits for its time is found by its time: not by looking at all that wait.
+#[tokio::test]
+async fn a_time_that_has_come_is_found_by_an_index() {
+    let app = App::start().await;
+    let mut connection = connection(&app).await;
+    for (statement, condition) in [
+        ("promote_due.sql", "run_at <= statement_timestamp()"),
+        ("queues.sql", "run_at <= statement_timestamp()"),
+        ("sweep_jobs.sql", "delete_after <= statement_timestamp()"),
+    ] {
+        let (_, sql) = STATEMENTS.iter().find(|(name, _)| *name == statement).unwrap();
+        let plan = generic_plan(&mut connection, sql).await.unwrap();
+        let found = plan
+            .lines()
+            .any(|line| line.contains("Index Cond: ") && line.contains(condition));
+        assert!(found, "{statement}: no index condition on the time in\n{plan}");
+    }
     app.finish().await;
 }
 

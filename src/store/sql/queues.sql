@@ -34,7 +34,7 @@ select
             (
                 select run_at from jobs
                 where app_id = $1 and queue = q.queue and not ready and blocked_on is null
-                    and state in ('pending', 'retrying') and run_at <= clock_timestamp()
+                    and state in ('pending', 'retrying') and run_at <= statement_timestamp()
                 order by run_at limit 1
             )
         ))::double precision
