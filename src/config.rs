@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::dispatch;
 use crate::http;
+use crate::job_types::definition::Definition;
 use crate::store;
 use crate::work;
 
@@ -15,6 +16,14 @@ pub enum Access {
     Anonymous { application: String, environment: String },
     /// Bearers of a token; the bootstrap token is one from the start.
     Tokens { bootstrap: Option<Secret> },
+}
+
+/// Job types to declare at the start, in place of what is stored for their names.
+#[derive(Clone, PartialEq, Debug)]
+pub struct JobTypes {
+    pub application: String,
+    pub environment: String,
+    pub types: Vec<(String, Definition)>,
 }
 
 /// A text that does not show itself.
@@ -28,6 +37,7 @@ pub struct Config {
     pub access: Access,
     /// Brings the database to this server's schema first.
     pub migrate: bool,
+    pub job_types: Option<JobTypes>,
     pub http: http::Limits,
     pub dispatch: dispatch::Limits,
     pub store: store::Limits,
@@ -92,6 +102,7 @@ mod tests {
             listen: listen.parse().unwrap(),
             access,
             migrate: false,
+            job_types: None,
             http: http::Limits::default(),
             dispatch: dispatch::Limits::default(),
             store: store::Limits::default(),

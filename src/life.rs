@@ -239,7 +239,8 @@ impl Life {
                 let past = self.last.take().map(|last| (*token, self.attempt, last));
                 // The attempt is given back: as if it had never begun.
                 self.attempt -= 1;
-                self.state = if self.attempt == 0 {
+                // The same as before it: pending when dispatched or retried by hand, retrying after a failure.
+                self.state = if self.attempt == self.attempt_limit.saturating_sub(self.policy.retry.max_attempts) {
                     State::Pending
                 } else {
                     State::Retrying

@@ -61,6 +61,15 @@ pub async fn run(config: Config, metrics: PrometheusHandle, stop: CancellationTo
     let tasks = TaskTracker::new();
     let clock = Arc::new(DatabaseClock::new(store.now().await?));
     let wakeups = Wakeups::default();
+    if let Some(file) = &config.job_types {
+        let app = store.application(&file.application, &file.environment).await?;
+        let declared = store.declare(app, &file.types).await?;
+        tracing::info!(
+            types = file.types.len(),
+            changed = declared.changed,
+            "job types of the file are declared"
+        );
+    }
     let types = Types::load(store.clone()).await?;
     types.keep_fresh(&stop, &tasks);
     let dispatcher = Dispatcher::start(

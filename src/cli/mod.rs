@@ -2,6 +2,7 @@
 
 mod dispatch;
 mod import;
+mod job_types;
 mod jobs;
 mod keys;
 mod lines;
@@ -107,7 +108,7 @@ struct Dev {
     #[arg(long, env = "DATABASE_URL", hide_env_values = true)]
     database_url: Option<String>,
     #[command(flatten)]
-    limits: serve::LimitArgs,
+    limits: serve::CommonArgs,
 }
 
 /// The private PostgreSQL.
@@ -263,7 +264,7 @@ impl Dev {
 
     async fn serve_on(
         cluster: &Cluster,
-        limits: serve::LimitArgs,
+        limits: serve::CommonArgs,
         listen: SocketAddr,
         metrics: metrics_exporter_prometheus::PrometheusHandle,
         stop: CancellationToken,

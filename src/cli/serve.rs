@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::cli::Error;
-use crate::config::{Access, Config, Secret};
+use crate::cli::{Error, job_types};
+use crate::config::{Access, Config, JobTypes, Secret};
 use crate::dispatch;
 use crate::duration::{self, Millis};
 use crate::http;
@@ -29,12 +29,15 @@ pub(super) struct Serve {
     #[arg(long, env = "SOLEJOB_BOOTSTRAP_TOKEN", hide_env_values = true)]
     bootstrap_token: Option<String>,
     #[command(flatten)]
-    limits: LimitArgs,
+    limits: CommonArgs,
 }
 
-/// Limits, each with its default and unit.
+/// What `serve` and `dev` have in common: what is declared at the start, and limits, each with its default and unit.
 #[derive(clap::Args)]
-pub(super) struct LimitArgs {
+pub(super) struct CommonArgs {
+    /// A TOML file of job types to declare at the start, in place of what is stored for their names
+    #[arg(long, env = "SOLEJOB_JOB_TYPES", value_name = "FILE", value_parser = job_types::read)]
+    job_types: Option<JobTypes>,
     /// Bytes of a payload at most
     #[arg(long, env = "SOLEJOB_PAYLOAD_BYTES", default_value_t = http::Limits::default().payload_bytes, value_parser = within(1_024, 64 << 20))]
     payload_bytes: usize,
@@ -112,14 +115,15 @@ fn anybody() -> Access {
     }
 }
 
-impl LimitArgs {
+impl CommonArgs {
     /// The settings of `dev`: open, and migrated first.
     pub(super) fn dev(self, database_url: String, listen: SocketAddr) -> Config {
         self.config(database_url, listen, anybody(), true)
     }
 
     fn config(self, database_url: String, listen: SocketAddr, access: Access, migrate: bool) -> Config {
-        let LimitArgs {
+        let CommonArgs {
+            job_types,
             payload_bytes,
             batch_items,
             batch_bytes,
@@ -138,6 +142,7 @@ impl LimitArgs {
             listen,
             access,
             migrate,
+            job_types,
             http: http::Limits {
                 payload_bytes,
                 batch_items,

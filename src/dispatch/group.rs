@@ -251,7 +251,7 @@ fn no_result() -> Failure {
 }
 
 /// Every key that the units ask for, once.
-fn asked(units: &[PreparedUnit]) -> Asked<'_> {
+pub(super) fn asked(units: &[PreparedUnit]) -> Asked<'_> {
     let mut asked = Asked::default();
     for unit in units {
         for item in &unit.items {

@@ -3,13 +3,13 @@
 use crate::dispatch::group;
 use crate::dispatch::unit::PreparedUnit;
 use crate::job::JobIds;
-use crate::store::{Asked, Error, Store};
+use crate::store::{Error, Store};
 use crate::uniqueness::decide::Decision;
 use crate::uniqueness::holders::UnitOutcome;
 
 /// Decides a unit without locks. A receipt without a match names a job that does not exist.
 pub async fn preview(store: &Store, unit: &PreparedUnit) -> Result<UnitOutcome, Error> {
-    let mut look = store.look(&asked(unit)).await?;
+    let mut look = store.look(&group::asked(std::slice::from_ref(unit))).await?;
     let mut ids = JobIds::new(look.now, 0);
     Ok(look
         .holders
@@ -22,7 +22,7 @@ pub async fn orphans(store: &Store, unit: &PreparedUnit) -> Result<Vec<usize>, E
     if unit.items.iter().all(|item| !item.orphan) {
         return Ok(Vec::new());
     }
-    let look = store.look(&asked(unit)).await?;
+    let look = store.look(&group::asked(std::slice::from_ref(unit))).await?;
     let creates = |ask| matches!(look.holders.decide(unit.app, ask, look.now), Decision::Create);
     let orphans = unit
         .items
@@ -30,16 +30,4 @@ pub async fn orphans(store: &Store, unit: &PreparedUnit) -> Result<Vec<usize>, E
         .enumerate()
         .filter(|(_, item)| item.orphan && creates(&item.ask));
     Ok(orphans.map(|(index, _)| index).collect())
-}
-
-fn asked(unit: &PreparedUnit) -> Asked<'_> {
-    let mut asked = Asked::default();
-    for item in &unit.items {
-        item.ask.active.iter().for_each(|key| asked.insert(unit.app, key));
-        item.ask
-            .window
-            .iter()
-            .for_each(|window| asked.insert(unit.app, &window.key));
-    }
-    asked
 }

@@ -14,6 +14,7 @@ use crate::duration::Millis;
 use crate::http::auth::{By, Work};
 use crate::http::examples;
 use crate::http::extract::{BATCH, Id, SINGLE, SMALL, Wire, job_not_found};
+use crate::http::object::{object, objects};
 use crate::http::problem::{self, Code, Problem, ProblemBody, answers};
 use crate::http::wire::{JobBody, StateBody};
 use crate::http::worker::lease_of;
@@ -28,11 +29,14 @@ const RESULT_BYTES_MAX: usize = 1 << 20;
 const ERROR_BYTES_MAX: usize = 64 << 10;
 const FINISH_MAX: usize = 1_000;
 
-answers!(CallProblems: InvalidJson, InvalidRequest, InvalidDuration, InvalidPayload, Unauthorized, Forbidden,
+answers!(CallProblems: InvalidJson, InvalidRequest, InvalidPayload, Unauthorized, Forbidden, JobNotFound, LeaseLost,
+    PayloadTooLarge, UnsupportedMediaType, Internal, Overloaded, StoreUnavailable, ShuttingDown);
+answers!(TimedCallProblems: InvalidJson, InvalidRequest, InvalidDuration, InvalidPayload, Unauthorized, Forbidden,
     JobNotFound, LeaseLost, PayloadTooLarge, UnsupportedMediaType, Internal, Overloaded, StoreUnavailable,
     ShuttingDown);
+// What goes wrong with one job is in its result.
 answers!(FinishProblems: InvalidJson, InvalidRequest, InvalidDuration, InvalidPayload, Unauthorized, Forbidden,
-    PayloadTooLarge, BatchTooLarge, UnsupportedMediaType, Internal, Overloaded, StoreUnavailable, ShuttingDown);
+    PayloadTooLarge, BatchTooLarge, UnsupportedMediaType, Internal, StoreUnavailable);
 
 /// A call that needs nothing but the lease.
 #[derive(Deserialize, ToSchema, Debug)]
@@ -75,6 +79,7 @@ pub struct SucceedBody {
 pub struct FailBody {
     #[schema(value_type = Uuid)]
     lease_token: String,
+    #[serde(default, deserialize_with = "object")]
     error: Option<ErrorBody>,
     /// Whether another attempt may be made, as far as there are some left. True where nothing is given.
     retry: Option<bool>,
@@ -141,7 +146,7 @@ pub struct BeatBody {
         "lease_token": "0b2f1f0e-5b7e-4a57-9d3a-6f0b4f6f3d11", "lease": "30s"
     })),
     responses((status = 200, description = "The lease as it is now", body = BeatBody,
-        example = json!({"expires_at": "2027-01-01T09:00:30.123456Z", "cancel_requested": false})), CallProblems)
+        example = json!({"expires_at": "2027-01-01T09:00:30.123456Z", "cancel_requested": false})), TimedCallProblems)
 )]
 pub(super) async fn heartbeat(
     State(app): State<App>,
@@ -203,7 +208,7 @@ pub(super) async fn succeed(
         "lease_token": "0b2f1f0e-5b7e-4a57-9d3a-6f0b4f6f3d11",
         "error": {"message": "connection refused", "type": "ConnectionError"}, "retry_in": "30s"
     })),
-    responses((status = 200, description = "The job as it is now", body = JobBody, example = json!(examples::job())), CallProblems)
+    responses((status = 200, description = "The job as it is now", body = JobBody, example = json!(examples::job())), TimedCallProblems)
 )]
 pub(super) async fn fail(
     State(app): State<App>,
@@ -241,8 +246,7 @@ pub(super) async fn release(
 }
 
 async fn call(app: &App, id: AppId, job: JobId, call: Call) -> Result<Response, Problem> {
-    app.calls.call(id, job, call).await?;
-    let full = app.store.job(id, job).await?.ok_or_else(job_not_found)?;
+    let full = app.calls.call_and_show(id, job, call).await?;
     Ok(JsonBody(JobBody::whole(full)?).into_response())
 }
 
@@ -298,6 +302,7 @@ fn fail_of(
 #[schema(as = Finish)]
 pub struct FinishBody {
     #[schema(min_items = 1, max_items = 1000)]
+    #[serde(deserialize_with = "objects")]
     jobs: Vec<FinishItemBody>,
 }
 
@@ -315,6 +320,7 @@ pub struct FinishItemBody {
     #[schema(value_type = serde_json::Value)]
     result: Option<Box<RawValue>>,
     /// With `fail`.
+    #[serde(default, deserialize_with = "object")]
     error: Option<ErrorBody>,
     /// With `fail`.
     retry: Option<bool>,

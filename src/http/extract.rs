@@ -11,6 +11,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use crate::dispatch::prepare::job_id_of;
+use crate::http::object::Object;
 pub use crate::http::problem::job_not_found;
 use crate::http::problem::{Code, Problem};
 use crate::http::{App, Limits};
@@ -161,12 +162,14 @@ pub fn check(bytes: &[u8], depth: usize) -> Result<&str, Problem> {
 
 /// Understands a text that has passed [`check`].
 pub fn parse<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, Problem> {
-    serde_json::from_slice(bytes).or_else(|_| parse_and_point(bytes))
+    serde_json::from_slice(bytes)
+        .or_else(|_| parse_and_point(bytes))
+        .map(|Object(value)| value)
 }
 
 /// The same once more, slower, to say where it went wrong.
 #[cold]
-fn parse_and_point<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, Problem> {
+fn parse_and_point<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<Object<T>, Problem> {
     let mut reader = serde_json::Deserializer::from_slice(bytes);
     serde_path_to_error::deserialize(&mut reader).map_err(|error| {
         let text = error.inner().to_string();

@@ -15,10 +15,11 @@ use crate::dispatch::prepare::{Request, Surroundings, prepare};
 use crate::http::auth::{Admin, By, Read};
 use crate::http::examples;
 use crate::http::extract::{EVALUATION, PathName, SMALL, Wire};
+use crate::http::object::object;
 use crate::http::problem::{Code, Problem, answers};
 use crate::http::wire::{FinalStateBody, Members, OnMismatchBody, RetryBody};
 use crate::http::{App, JsonBody};
-use crate::job_types::definition::{Definition, JobType};
+use crate::job_types::definition::{ActiveDefinition, Definition, JobType, WindowDefinition};
 use crate::job_types::registry::Snapshot;
 use crate::store::StoredType;
 
@@ -30,14 +31,16 @@ answers!(EvaluateProblems: InvalidJson, InvalidRequest, InvalidKey, InvalidPaylo
     JobTypeNotFound, PayloadTooLarge, UnsupportedMediaType, UniquenessRequired, KeySelectorFailed, Internal,
     StoreUnavailable);
 
-/// For the document alone: what is declared is a [`Definition`], here as in the database and in a file.
-#[derive(ToSchema)]
+/// What is declared for a job name, as a request or a file says it.
+#[derive(Deserialize, ToSchema, Debug)]
+#[serde(deny_unknown_fields)]
 #[schema(as = JobTypeSettings)]
-#[expect(dead_code, reason = "it describes a definition")]
 pub struct JobTypeBody {
     /// Every dispatch has an active key, made by this expression in CEL.
+    #[serde(default, deserialize_with = "object")]
     unique_while_active: Option<ActiveBody>,
     /// Every dispatch has a window key, made by this expression in CEL.
+    #[serde(default, deserialize_with = "object")]
     unique_within_window: Option<WindowBody>,
     /// The queue of a dispatch that names none.
     #[schema(example = "reports", pattern = "^[A-Za-z0-9._:-]{1,128}$")]
@@ -45,6 +48,7 @@ pub struct JobTypeBody {
     #[schema(minimum = -32768, maximum = 32767)]
     priority: Option<i64>,
     /// Member by member: what a dispatch leaves out is taken from here.
+    #[serde(default, deserialize_with = "object")]
     retry: Option<RetryBody>,
     #[schema(example = "10m")]
     timeout: Option<String>,
@@ -52,18 +56,18 @@ pub struct JobTypeBody {
     retention: Option<String>,
 }
 
-#[derive(ToSchema)]
+#[derive(Deserialize, ToSchema, Debug)]
+#[serde(deny_unknown_fields)]
 #[schema(as = UniqueWhileActive)]
-#[expect(dead_code, reason = "it describes a definition")]
 pub struct ActiveBody {
     /// CEL over `payload`, `metadata`, `name` and `queue`, which gives a string. At most 2048 bytes and 64 nodes.
     #[schema(example = "'tenant:' + string(payload.tenant_id)")]
     key: String,
 }
 
-#[derive(ToSchema)]
+#[derive(Deserialize, ToSchema, Debug)]
+#[serde(deny_unknown_fields)]
 #[schema(as = UniqueWithinWindow)]
-#[expect(dead_code, reason = "it describes a definition")]
 pub struct WindowBody {
     /// CEL over `payload`, `metadata`, `name` and `queue`, which gives a string. At most 2048 bytes and 64 nodes.
     #[schema(example = "payload.request_id")]
@@ -75,6 +79,40 @@ pub struct WindowBody {
     on_mismatch: Option<String>,
     #[schema(value_type = Option<Vec<FinalStateBody>>)]
     release_on: Option<Vec<String>>,
+}
+
+impl From<JobTypeBody> for Definition {
+    fn from(body: JobTypeBody) -> Definition {
+        let JobTypeBody {
+            unique_while_active,
+            unique_within_window,
+            queue,
+            priority,
+            retry,
+            timeout,
+            retention,
+        } = body;
+        let window = |WindowBody {
+                          key,
+                          window,
+                          on_mismatch,
+                          release_on,
+                      }| WindowDefinition {
+            key,
+            window,
+            on_mismatch,
+            release_on,
+        };
+        Definition {
+            unique_while_active: unique_while_active.map(|ActiveBody { key }| ActiveDefinition { key }),
+            unique_within_window: unique_within_window.map(window),
+            queue,
+            priority,
+            retry: retry.map(Into::into),
+            timeout,
+            retention,
+        }
+    }
 }
 
 /// What is declared for a job name.
@@ -188,8 +226,9 @@ pub(super) async fn put(
     State(app): State<App>,
     by: By<Admin>,
     PathName(name): PathName,
-    Wire(definition): Wire<Definition, SMALL>,
+    Wire(body): Wire<JobTypeBody, SMALL>,
 ) -> Result<Response, Problem> {
+    let definition = Definition::from(body);
     JobType::compile(&name, &definition)?;
     let declared = {
         let (store, id, types) = (app.store.clone(), by.app, [(name.clone(), definition)]);

@@ -31,7 +31,8 @@ const LIMIT_MAX: u32 = 200;
 answers!(GetProblems: Unauthorized, Forbidden, JobNotFound, Internal, StoreUnavailable);
 answers!(ListProblems: InvalidRequest, InvalidKey, InvalidCursor, Unauthorized, Forbidden, Internal, StoreUnavailable);
 answers!(CancelProblems: InvalidJson, InvalidRequest, InvalidPayload, Unauthorized, Forbidden, JobNotFound, JobFinished,
-    PayloadTooLarge, UnsupportedMediaType, Internal, StoreUnavailable);
+    PayloadTooLarge, UnsupportedMediaType, Internal, Overloaded, StoreUnavailable,
+    ShuttingDown);
 answers!(RetryProblems: InvalidJson, InvalidRequest, InvalidPayload, Unauthorized, Forbidden, JobNotFound,
     ActiveKeyHeld, JobNotFinished, PayloadTooLarge, UnsupportedMediaType, Internal, StoreUnavailable);
 answers!(DeleteProblems: Unauthorized, Forbidden, JobNotFound, JobNotFinished, Internal, StoreUnavailable);
@@ -292,16 +293,11 @@ pub(super) async fn cancel(
     Id(id): Id,
     Wire(CancelBody { force }): Wire<CancelBody, SMALL>,
 ) -> Result<Response, Problem> {
-    app.calls
-        .call(
-            by.app,
-            id,
-            Call::Cancel {
-                force: force.unwrap_or(false),
-            },
-        )
-        .await?;
-    job(&app, by.app, id).await
+    let cancel = Call::Cancel {
+        force: force.unwrap_or(false),
+    };
+    let full = app.calls.call_and_show(by.app, id, cancel).await?;
+    Ok(JsonBody(JobBody::whole(full)?).into_response())
 }
 
 /// Nothing is asked.

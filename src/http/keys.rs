@@ -12,6 +12,7 @@ use crate::dispatch::prepare::{job_id_of, parent_of};
 use crate::http::auth::{Admin, By, Read};
 use crate::http::examples;
 use crate::http::extract::{Query, SMALL, Wire, invalid_query};
+use crate::http::object::object;
 use crate::http::problem::{Code, Problem, answers};
 use crate::http::wire::ParentBody;
 use crate::http::{App, JsonBody};
@@ -142,6 +143,7 @@ pub struct ResetBody {
     /// `global` unless given; `run` needs a parent, `attempt` a parent and its attempt.
     #[schema(value_type = Option<crate::http::wire::ScopeBody>)]
     scope: Option<String>,
+    #[serde(default, deserialize_with = "object")]
     parent: Option<ParentBody>,
     /// Frees the key only if this job holds it.
     #[schema(value_type = Option<Uuid>)]

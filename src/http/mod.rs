@@ -15,6 +15,7 @@ pub mod job_types;
 mod jobs;
 mod keys;
 mod meta;
+mod object;
 mod observe;
 pub mod openapi;
 mod prefer;

@@ -13,6 +13,7 @@ use crate::http::extract::{PathName, SMALL, Wire};
 use crate::http::problem::{Code, Problem, answers};
 use crate::http::{App, JsonBody};
 use crate::store::ScopeView;
+use crate::wakeups::News;
 
 /// More would not be a limit.
 const CAPACITY_MAX: i64 = 1_000_000;
@@ -132,6 +133,11 @@ pub(super) async fn put(
         return Err(invalid("a capacity is a whole number from 1 to 1000000").at("/capacity"));
     }
     let created = app.store.set_scope(by.app, &scope, capacity as i32).await?;
+    // There may be room now. Should this fail, a sweep comes round.
+    if let Ok(queues) = app.store.unblock_missed().await {
+        app.wakeups
+            .tell(queues.into_iter().map(|(app, queue)| News::Queue(app, queue)));
+    }
     let found = app
         .store
         .scopes(by.app, Some(&scope))

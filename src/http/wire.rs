@@ -9,6 +9,7 @@ use uuid::Uuid;
 
 use crate::dispatch::WindowRequest;
 use crate::dispatch::prepare::Request;
+use crate::http::object::object;
 use crate::job::{Policy, Retry};
 use crate::settings::RetryRequest;
 use crate::store::{AttemptView, Error, FullJob, JobView, JobWindowKey};
@@ -37,6 +38,7 @@ pub struct DispatchBody {
     /// When the job may start, by RFC 3339, up to 10 years ahead; the past means now. Not beside `delay`.
     #[schema(value_type = Option<DateTime<Utc>>)]
     run_at: Option<String>,
+    #[serde(default, deserialize_with = "object")]
     uniqueness: Option<UniquenessBody>,
     /// A window key by another spelling, held for 30 days where no `idempotency_key_ttl` is given. Not beside a
     /// `window_key`.
@@ -55,7 +57,9 @@ pub struct DispatchBody {
     /// Strings by name: at most 64, names of 1 to 128 bytes, values of at most 1024, no control characters.
     #[schema(value_type = Option<std::collections::BTreeMap<String, String>>)]
     metadata: Option<Members>,
+    #[serde(default, deserialize_with = "object")]
     parent: Option<ParentBody>,
+    #[serde(default, deserialize_with = "object")]
     retry: Option<RetryBody>,
     /// How long an attempt may run: a duration from 1ms to 30 days. None: as long as its lease is kept.
     #[schema(example = "5m")]
@@ -163,6 +167,27 @@ pub struct RetryBody {
     jitter: Option<bool>,
 }
 
+impl From<RetryBody> for RetryRequest {
+    fn from(body: RetryBody) -> RetryRequest {
+        let RetryBody {
+            max_attempts,
+            backoff,
+            initial,
+            factor,
+            max,
+            jitter,
+        } = body;
+        RetryRequest {
+            max_attempts,
+            backoff,
+            initial,
+            factor,
+            max,
+            jitter,
+        }
+    }
+}
+
 impl From<DispatchBody> for Request {
     fn from(body: DispatchBody) -> Request {
         let DispatchBody {
@@ -190,14 +215,6 @@ impl From<DispatchBody> for Request {
             on_mismatch,
             release_on,
         } = uniqueness.unwrap_or_default();
-        let RetryBody {
-            max_attempts,
-            backoff,
-            initial,
-            factor,
-            max,
-            jitter,
-        } = retry.unwrap_or_default();
         Request {
             name,
             payload: payload.map(|text| Box::<str>::from(text).into()),
@@ -219,14 +236,7 @@ impl From<DispatchBody> for Request {
             resource_keys: resource_keys.unwrap_or_default(),
             metadata: metadata.map(Members::into_pairs).unwrap_or_default(),
             parent: parent.map(ParentBody::parts),
-            retry: RetryRequest {
-                max_attempts,
-                backoff,
-                initial,
-                factor,
-                max,
-                jitter,
-            },
+            retry: retry.map(Into::into).unwrap_or_default(),
             timeout,
             retention,
         }

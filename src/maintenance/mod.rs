@@ -21,6 +21,7 @@ const LEASES: Duration = Duration::from_millis(500);
 const BLOCKED: Duration = Duration::from_secs(1);
 const FINISHED_JOBS: Duration = Duration::from_secs(2);
 const WINDOW_KEYS: Duration = Duration::from_secs(1);
+const RESOURCE_KEYS: Duration = Duration::from_secs(10);
 const QUEUE_COUNTS: Duration = Duration::from_secs(10);
 
 /// Starts everything. It ends when `stop` is cancelled.
@@ -41,9 +42,13 @@ pub fn start(store: &Store, wakeups: &Wakeups, calls: &Calls, stop: &Cancellatio
     upkeep.every("sweep finished jobs", FINISHED_JOBS, move || {
         steps::sweep_jobs(finished.clone())
     });
-    let (keys, sweep) = (store.clone(), steps::KeySweep::default());
+    let (keys, sweep) = (store.clone(), steps::PageSweep::default());
     upkeep.every("sweep window keys", WINDOW_KEYS, move || {
-        sweep.clone().step(keys.clone())
+        sweep.clone().keys(keys.clone())
+    });
+    let (resources, sweep) = (store.clone(), steps::PageSweep::default());
+    upkeep.every("sweep resource keys", RESOURCE_KEYS, move || {
+        sweep.clone().resources(resources.clone())
     });
     let counts = store.clone();
     upkeep.every("fold queue counts", QUEUE_COUNTS, move || {

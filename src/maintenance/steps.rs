@@ -17,8 +17,8 @@ const LEASES_BATCH: u32 = 500;
 /// Jobs that one transaction forgets.
 const JOBS_BATCH: u32 = 1_000;
 
-/// Pages of the table of keys that one step goes through: 8 MiB.
-const KEY_PAGES: i64 = 1_024;
+/// Pages of a table that one step goes through: 8 MiB.
+const PAGES: i64 = 1_024;
 
 /// Ends attempts whose lease or timeout is over. Another server may be at the same ones: each is looked at again
 /// under its lock.
@@ -58,13 +58,19 @@ pub(super) async fn sweep_jobs(store: Store) -> Result<(), Error> {
     }
 }
 
-/// How far the sweep of window keys has come.
+/// How far a sweep through the pages of a table has come.
 #[derive(Clone, Debug, Default)]
-pub(super) struct KeySweep(Arc<AtomicI64>);
+pub(super) struct PageSweep(Arc<AtomicI64>);
 
-impl KeySweep {
-    pub(super) async fn step(self, store: Store) -> Result<(), Error> {
-        let (swept, next) = store.sweep_keys(self.0.load(Ordering::Relaxed), KEY_PAGES).await?;
+impl PageSweep {
+    pub(super) async fn resources(self, store: Store) -> Result<(), Error> {
+        let (_, next) = store.sweep_resources(self.0.load(Ordering::Relaxed), PAGES).await?;
+        self.0.store(next, Ordering::Relaxed);
+        Ok(())
+    }
+
+    pub(super) async fn keys(self, store: Store) -> Result<(), Error> {
+        let (swept, next) = store.sweep_keys(self.0.load(Ordering::Relaxed), PAGES).await?;
         self.0.store(next, Ordering::Relaxed);
         counter!("solejob_window_keys_swept_total").increment(swept);
         Ok(())

@@ -82,8 +82,8 @@ impl Error {
 fn class_of(error: &dyn DatabaseError) -> Class {
     let code = error.code().unwrap_or_default();
     match &*code {
-        // serialization_failure, deadlock_detected
-        "40001" | "40P01" => Class::Again,
+        // serialization_failure, deadlock_detected, in_failed_sql_transaction (see Store::suspect)
+        "40001" | "40P01" | "25P02" => Class::Again,
         // out_of_memory with this hint means the lock table; see max_locks_per_transaction
         "53200" => Class::LockTableFull,
         // lock_not_available, query_canceled, read_only_sql_transaction

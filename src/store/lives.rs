@@ -1,12 +1,13 @@
 //! The lives of jobs: loaded under lock, and written back with everything that follows.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use sqlx::{FromRow, PgConnection, Postgres, Row, Transaction};
 use uuid::Uuid;
 
 use crate::job::{AppId, FinalStates, Instant, JobId, State};
 use crate::life::{Attempt, AttemptEnd, Lease, Life};
+use crate::store::jobs::{self, FullJob};
 use crate::store::rows::{PolicyRow, millis, state};
 use crate::store::{Error, Store, statements};
 
@@ -300,6 +301,11 @@ impl Lives {
             }
         }
         Ok(woken)
+    }
+
+    /// Jobs of one application with everything about them, as this transaction leaves them.
+    pub async fn full_jobs(&mut self, app: AppId, ids: &[JobId]) -> Result<HashMap<JobId, FullJob>, Error> {
+        jobs::full_jobs(&mut self.tx, app, ids).await
     }
 
     pub async fn commit(self) -> Result<(), Error> {

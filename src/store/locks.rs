@@ -43,8 +43,13 @@ impl Store {
             LockSet::Each(_) => BEGIN_SHARED,
             LockSet::All => BEGIN_ALONE,
         };
+        let begun = self.dispatch.begin_with(begin).await;
         Ok(Begun {
-            tx: self.dispatch.begin_with(begin).await?,
+            tx: begun.inspect_err(|error| {
+                if matches!(error, sqlx::Error::Database(_)) {
+                    self.suspect();
+                }
+            })?,
         })
     }
 

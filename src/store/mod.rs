@@ -22,6 +22,8 @@ mod upkeep;
 mod wakeup;
 mod write;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
@@ -36,7 +38,7 @@ pub use keys::{KeyHolder, Reset};
 pub use lives::{Changed, Lives, LockedJob};
 pub use locks::{Begun, Committed, Locked, Written};
 pub use queues::{QueueView, ScopeView};
-pub use reserve::{Reserved, Shape, Wish};
+pub use reserve::{After, Reserved, Shape, Wish};
 pub use schema::migrate;
 pub use statements::STATEMENTS;
 pub use tokens::{Caller, NewToken, TokenHash, TokenView};
@@ -78,10 +80,9 @@ pub struct Store {
     general: PgPool,
     /// Locks that one transaction may take one by one.
     locks_each: usize,
+    /// So many of the connections in `dispatch` are to be replaced before they are used.
+    suspects: Arc<AtomicU32>,
 }
-
-/// After this long without use a connection may be dead.
-const IDLE: Duration = Duration::from_secs(1);
 
 /// Settings of every connection. They go with the connection, since a pool may give any of them out.
 pub const SETTINGS: [(&str, &str); 12] = [
@@ -117,18 +118,14 @@ impl Store {
         // One connection more than there are groups: a commit whose outcome is unknown is settled on it.
         let dispatch = pool(limits.groups_in_flight + 1);
         // Tried anew where a connection turns out to be dead, so none is asked before.
-        let dispatch = dispatch.test_before_acquire(false).connect_lazy_with(options.clone());
-        // Workers call often: only a connection that lay idle is asked.
-        let work = pool(2 * limits.work_in_flight).test_before_acquire(false);
-        let work = work.before_acquire(|connection, meta| {
-            Box::pin(async move {
-                if meta.idle_for > IDLE {
-                    connection.ping().await?;
-                }
-                Ok(true)
-            })
+        let suspects = Arc::new(AtomicU32::new(0));
+        let spent = Arc::clone(&suspects);
+        let dispatch = dispatch.test_before_acquire(false).before_acquire(move |_, _| {
+            let suspected = spent.try_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+            Box::pin(async move { Ok(suspected.is_err()) })
         });
-        let work = work.connect_lazy_with(options.clone());
+        let dispatch = dispatch.connect_lazy_with(options.clone());
+        let work = pool(2 * limits.work_in_flight).connect_lazy_with(options.clone());
         let general = pool(limits.connections).connect_lazy_with(options.clone());
         // Not by way of the pool, which says of a database that it cannot reach only that it has waited.
         let first = tokio::time::timeout(limits.acquire, PgConnection::connect_with(&options));
@@ -140,7 +137,15 @@ impl Store {
             work,
             general,
             locks_each,
+            suspects,
         })
+    }
+
+    /// A transaction of `dispatch` failed at its first lock, behind its BEGIN: sqlx takes it for one that has not
+    /// begun, and gives the connection back as it is. Which one that is cannot be told, so all that are idle go.
+    fn suspect(&self) {
+        let most = self.dispatch.options().get_max_connections();
+        self.suspects.fetch_max(most, Ordering::Relaxed);
     }
 
     /// The most advisory locks that a transaction takes one by one.

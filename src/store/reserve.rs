@@ -1,18 +1,23 @@
 //! Giving jobs out: the first in line of some queues get leases, as far as their resource keys have room.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
 
+use sha2::{Digest, Sha256};
 use sqlx::{PgConnection, Row};
 use uuid::Uuid;
 
 use crate::duration::Millis;
-use crate::job::{AppId, JobId, State};
+use crate::job::{AppId, Instant, JobId, State};
 use crate::store::jobs::FullJob;
 use crate::store::lives::{Counts, column};
 use crate::store::{Error, Store, jobs, rows, statements};
 
 /// How many jobs that become due at once get in line in one statement.
 const PROMOTE_BATCH: i64 = 1_000;
+
+/// How many such statements one transaction makes; the next one goes on.
+const PROMOTE_ROUNDS: usize = 10;
 
 /// The most jobs that are looked at in one statement for those that are not blocked.
 const PICK_MAX: usize = 1_000;
@@ -43,8 +48,20 @@ pub struct Wish {
 pub struct Reserved {
     /// For each wish, its jobs in the order of the line.
     pub jobs: Vec<Vec<FullJob>>,
-    /// How long until another job gets in line by the clock, if that is known.
-    pub next_due: Option<Millis>,
+    pub after: After,
+    /// Queues in which other jobs got in line.
+    pub woken: BTreeSet<String>,
+}
+
+/// What is left after jobs were given out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum After {
+    /// Every wish was granted: there may be more jobs.
+    More,
+    /// There are more, but somebody else had them locked.
+    PassedOver,
+    /// There are none, for so long if that is known.
+    Empty { next_due: Option<Millis> },
 }
 
 struct Picked {
@@ -56,20 +73,19 @@ impl Store {
     /// Gives jobs to wishes, first come first served, in one transaction.
     pub async fn reserve(&self, shape: &Shape, wishes: &[Wish]) -> Result<Reserved, Error> {
         let mut tx = self.work.begin_with("begin isolation level read committed").await?;
-        let mut given: Vec<Vec<JobId>> = Vec::with_capacity(wishes.len());
-        for wish in wishes {
-            given.push(match &wish.reserve_id {
-                Some(id) => renew(&mut tx, shape.app, id, wish.lease).await?,
-                None => Vec::new(),
-            });
-        }
+        let mut given = renew(&mut tx, shape.app, wishes).await?;
         let wanted: usize = wishes
             .iter()
             .zip(&given)
             .map(|(wish, given)| if given.is_empty() { wish.jobs } else { 0 })
             .sum();
-        while promote_due(&mut tx, shape).await? == PROMOTE_BATCH as u64 {}
-        let mut picked = pick_with_room(&mut tx, shape, wanted).await?.into_iter();
+        for _ in 0..PROMOTE_ROUNDS {
+            if promote_due(&mut tx, shape).await? < PROMOTE_BATCH as u64 {
+                break;
+            }
+        }
+        let (picked, woken) = self.pick_with_room(&mut tx, shape, wanted).await?;
+        let mut picked = picked.into_iter();
         let mut leases = Vec::new();
         for (place, wish) in wishes.iter().enumerate() {
             if given[place].is_empty() {
@@ -80,10 +96,10 @@ impl Store {
             }
         }
         lease(&mut tx, shape.app, &leases).await?;
-        let next_due = if leases.len() < wanted {
-            next_due(&mut tx, shape).await?
+        let after = if leases.len() < wanted {
+            left(&mut tx, shape).await?
         } else {
-            None
+            After::More
         };
         let all: Vec<JobId> = given.iter().flatten().copied().collect();
         let mut full = jobs::full_jobs(&mut tx, shape.app, &all).await?;
@@ -92,7 +108,7 @@ impl Store {
             .into_iter()
             .map(|ids| ids.iter().filter_map(|id| full.remove(id)).collect())
             .collect();
-        Ok(Reserved { jobs, next_due })
+        Ok(Reserved { jobs, after, woken })
     }
 }
 
@@ -104,43 +120,124 @@ async fn promote_due(tx: &mut PgConnection, shape: &Shape) -> Result<u64, Error>
     Ok(promote.execute(tx).await?.rows_affected())
 }
 
-async fn next_due(tx: &mut PgConnection, shape: &Shape) -> Result<Option<Millis>, Error> {
-    let row = sqlx::query(statements::NEXT_DUE)
+async fn left(tx: &mut PgConnection, shape: &Shape) -> Result<After, Error> {
+    let row = sqlx::query(statements::LEFT)
         .bind(shape.app.0)
         .bind(&shape.queues)
+        .bind(&shape.names)
         .fetch_one(tx)
         .await?;
+    if row.try_get("passed_over")? {
+        return Ok(After::PassedOver);
+    }
     let wait: Option<f64> = row.try_get("wait_ms")?;
-    Ok(wait.map(|millis| Millis(millis.max(0.0).ceil() as u64)))
+    let next_due = wait.map(|millis| Millis(millis.max(0.0).ceil() as u64));
+    Ok(After::Empty { next_due })
 }
 
-/// The first `wanted` jobs in line whose resource keys have room. Those that have none leave the line, so that
-/// nobody looks at them again before there is.
-async fn pick_with_room(tx: &mut PgConnection, shape: &Shape, wanted: usize) -> Result<Vec<Picked>, Error> {
-    let mut chosen: Vec<Picked> = Vec::new();
-    let mut look_at = wanted;
-    while chosen.len() < wanted {
-        let missing = wanted - chosen.len();
-        // A line of blocked jobs is passed in steps that double.
-        look_at = look_at.clamp(missing, PICK_MAX.max(missing));
-        let picked = pick(tx, shape, look_at + chosen.len()).await?;
-        let known: BTreeSet<JobId> = chosen.iter().map(|job| job.id).collect();
-        let fresh: Vec<Picked> = picked
-            .into_iter()
-            .filter(|job| !known.contains(&job.id))
-            .take(look_at)
-            .collect();
-        if fresh.is_empty() {
-            break;
+impl Store {
+    /// The first `wanted` jobs in line whose resource keys have room. Those that have none leave the line, so that
+    /// nobody looks at them again before there is.
+    async fn pick_with_room(
+        &self,
+        tx: &mut PgConnection,
+        shape: &Shape,
+        wanted: usize,
+    ) -> Result<(Vec<Picked>, BTreeSet<String>), Error> {
+        let mut woken = BTreeSet::new();
+        let mut chosen: Vec<Picked> = Vec::new();
+        let mut passed: BTreeSet<JobId> = BTreeSet::new();
+        let mut holds_some = false;
+        let mut look_at = wanted;
+        while chosen.len() < wanted {
+            let missing = wanted - chosen.len();
+            // A line of blocked jobs is passed in steps that double.
+            look_at = look_at.clamp(missing, PICK_MAX.max(missing));
+            let picked = pick(tx, shape, look_at + chosen.len() + passed.len()).await?;
+            let known: BTreeSet<JobId> = chosen.iter().map(|job| job.id).collect();
+            let fresh: Vec<Picked> = picked
+                .into_iter()
+                .filter(|job| !known.contains(&job.id) && !passed.contains(&job.id))
+                .take(look_at)
+                .collect();
+            if fresh.is_empty() {
+                break;
+            }
+            let looked_at = fresh.len();
+            let resources: BTreeSet<&str> = fresh
+                .iter()
+                .flat_map(|job| job.resources.iter().map(String::as_str))
+                .collect();
+            let resources: Vec<String> = resources.into_iter().map(Into::into).collect();
+            let room = self.room(tx, shape.app, &resources, holds_some).await?;
+            holds_some |= !resources.is_empty();
+            let (left, free) = choose(tx, shape.app, fresh, wanted, room, &mut chosen, &mut passed).await?;
+            // A job that was let in for one key and is blocked on another leaves its room to the next. A job moves
+            // only from a key that has room to one that has none, so this comes to an end.
+            let unblocked = unblock(tx, shape.app, &free).await?;
+            if left == 0 || (looked_at < look_at && unblocked.is_empty()) {
+                break;
+            }
+            woken.extend(unblocked);
+            look_at *= 2;
         }
-        let looked_at = fresh.len();
-        let blocked = choose(tx, shape.app, fresh, wanted, &mut chosen).await?;
-        if blocked == 0 || looked_at < look_at {
-            break;
-        }
-        look_at *= 2;
+        Ok((chosen, woken))
     }
-    Ok(chosen)
+
+    /// How many more jobs may hold each resource key; nobody else changes that until this transaction ends. A key
+    /// that somebody else has locked is left out if this transaction holds some already: who waits while others wait
+    /// for them could wait in a circle.
+    async fn room(
+        &self,
+        tx: &mut PgConnection,
+        app: AppId,
+        resources: &[String],
+        holds_some: bool,
+    ) -> Result<HashMap<String, i64>, Error> {
+        if resources.is_empty() {
+            return Ok(HashMap::new());
+        }
+        let lock = if holds_some {
+            statements::LOCK_FREE_RESOURCES
+        } else {
+            statements::LOCK_RESOURCES
+        };
+        let mut locked = lock_resources(tx, lock, app, resources).await?;
+        let missing: Vec<String> = resources
+            .iter()
+            .filter(|resource| !locked.contains(*resource))
+            .cloned()
+            .collect();
+        if !missing.is_empty() {
+            // In a transaction of its own, which is over at once: nobody waits for this one's rows.
+            sqlx::query(statements::ADD_RESOURCES)
+                .bind(app.0)
+                .bind(&missing)
+                .execute(&self.general)
+                .await?;
+            locked.extend(lock_resources(tx, statements::LOCK_FREE_RESOURCES, app, &missing).await?);
+        }
+        let rows = sqlx::query(statements::RESOURCE_ROOM)
+            .bind(app.0)
+            .bind(locked.into_iter().collect::<Vec<_>>())
+            .fetch_all(&mut *tx)
+            .await?;
+        let room = |row: &sqlx::postgres::PgRow| {
+            let (held, capacity): (i64, i32) = (row.try_get("held")?, row.try_get("capacity")?);
+            Ok((row.try_get("resource")?, i64::from(capacity) - held))
+        };
+        rows.iter().map(room).collect()
+    }
+}
+
+async fn lock_resources(
+    tx: &mut PgConnection,
+    statement: &'static str,
+    app: AppId,
+    resources: &[String],
+) -> Result<BTreeSet<String>, Error> {
+    let rows = sqlx::query(statement).bind(app.0).bind(resources).fetch_all(tx).await?;
+    rows.iter().map(|row| Ok(row.try_get("resource")?)).collect()
 }
 
 async fn pick(tx: &mut PgConnection, shape: &Shape, limit: usize) -> Result<Vec<Picked>, Error> {
@@ -161,44 +258,42 @@ async fn pick(tx: &mut PgConnection, shape: &Shape, limit: usize) -> Result<Vec<
     rows.iter().map(picked).collect()
 }
 
-/// Takes those of `fresh` that have room, up to `wanted`, and blocks those that have none. Gives how many were
-/// blocked.
+/// Takes those of `fresh` that have room, up to `wanted`, blocks those that have none, and passes over those whose
+/// resource keys somebody else has locked. Gives how many were not taken, and of which keys of those that were blocked
+/// there is some left.
 async fn choose(
     tx: &mut PgConnection,
     app: AppId,
     fresh: Vec<Picked>,
     wanted: usize,
+    mut room: HashMap<String, i64>,
     chosen: &mut Vec<Picked>,
-) -> Result<usize, Error> {
-    let resources: BTreeSet<&str> = fresh
-        .iter()
-        .flat_map(|job| job.resources.iter().map(String::as_str))
-        .collect();
-    let mut room = room(tx, app, &resources.into_iter().collect::<Vec<_>>()).await?;
+    passed: &mut BTreeSet<JobId>,
+) -> Result<(usize, BTreeSet<String>), Error> {
     // Jobs that were chosen before hold nothing yet that could be counted.
     for resource in chosen.iter().flat_map(|job| &job.resources) {
         room.entry(resource.clone()).and_modify(|left| *left -= 1);
     }
-    let (mut blocked, mut taken) = (Vec::new(), Vec::new());
+    let (mut blocked, mut others, mut left) = (Vec::new(), BTreeSet::new(), 0);
     for job in fresh {
-        if chosen.len() + taken.len() == wanted {
+        if chosen.len() == wanted {
             break;
         }
-        match job
-            .resources
-            .iter()
-            .find(|resource| room.get(*resource).is_some_and(|left| *left <= 0))
-        {
-            Some(full) => blocked.push((job.id.0, full.clone())),
-            None => {
-                for resource in &job.resources {
-                    room.entry(resource.clone()).and_modify(|left| *left -= 1);
-                }
-                taken.push(job);
+        let full = |resource: &&String| room.get(*resource).is_some_and(|left| *left <= 0);
+        if let Some(full) = job.resources.iter().find(full) {
+            blocked.push((job.id.0, full.clone()));
+            others.extend(job.resources.iter().filter(|resource| *resource != full).cloned());
+            left += 1;
+        } else if job.resources.iter().any(|resource| !room.contains_key(resource)) {
+            passed.insert(job.id);
+            left += 1;
+        } else {
+            for resource in &job.resources {
+                room.entry(resource.clone()).and_modify(|left| *left -= 1);
             }
+            chosen.push(job);
         }
     }
-    chosen.extend(taken);
     if !blocked.is_empty() {
         sqlx::query(statements::BLOCK_JOBS)
             .bind(app.0)
@@ -207,34 +302,21 @@ async fn choose(
             .execute(tx)
             .await?;
     }
-    Ok(blocked.len())
+    others.retain(|resource| room.get(resource).is_some_and(|left| *left > 0));
+    Ok((left, others))
 }
 
-/// How many more jobs may hold each resource key. Nobody else changes that until this transaction ends.
-async fn room(tx: &mut PgConnection, app: AppId, resources: &[&str]) -> Result<HashMap<String, i64>, Error> {
+/// The best job that waits for each of these resource keys gets in line. Gives the queues.
+async fn unblock(tx: &mut PgConnection, app: AppId, resources: &BTreeSet<String>) -> Result<Vec<String>, Error> {
     if resources.is_empty() {
-        return Ok(HashMap::new());
+        return Ok(Vec::new());
     }
-    sqlx::query(statements::ADD_RESOURCES)
+    let rows = sqlx::query(statements::UNBLOCK)
         .bind(app.0)
-        .bind(resources)
-        .execute(&mut *tx)
+        .bind(resources.iter().map(String::as_str).collect::<Vec<_>>())
+        .fetch_all(tx)
         .await?;
-    sqlx::query(statements::LOCK_RESOURCES)
-        .bind(app.0)
-        .bind(resources)
-        .execute(&mut *tx)
-        .await?;
-    let rows = sqlx::query(statements::RESOURCE_ROOM)
-        .bind(app.0)
-        .bind(resources)
-        .fetch_all(&mut *tx)
-        .await?;
-    let room = |row: &sqlx::postgres::PgRow| {
-        let (held, capacity): (i64, i32) = (row.try_get("held")?, row.try_get("capacity")?);
-        Ok((row.try_get("resource")?, i64::from(capacity) - held))
-    };
-    rows.iter().map(room).collect()
+    rows.iter().map(|row| Ok(row.try_get("queue")?)).collect()
 }
 
 async fn lease(tx: &mut PgConnection, app: AppId, leases: &[(Picked, &Wish)]) -> Result<(), Error> {
@@ -280,25 +362,72 @@ async fn lease(tx: &mut PgConnection, app: AppId, leases: &[(Picked, &Wish)]) ->
     Ok(())
 }
 
-/// The jobs that a reserve with this id was given before, with new tokens.
-async fn renew(tx: &mut PgConnection, app: AppId, reserve_id: &str, lease: Millis) -> Result<Vec<JobId>, Error> {
-    let before = sqlx::query(statements::RESERVED_BEFORE)
+/// For each wish, the jobs that a reserve with its id was given before, with new tokens.
+async fn renew(tx: &mut PgConnection, app: AppId, wishes: &[Wish]) -> Result<Vec<Vec<JobId>>, Error> {
+    let mut given = vec![Vec::new(); wishes.len()];
+    let ids: Vec<&str> = wishes.iter().filter_map(|wish| wish.reserve_id.as_deref()).collect();
+    if ids.is_empty() {
+        return Ok(given);
+    }
+    // Two requests with one id at once, anywhere: the second one sees what the first one got.
+    let mut locks: Vec<i64> = ids.iter().map(|id| lock_id(app, id)).collect();
+    locks.sort_unstable();
+    locks.dedup();
+    sqlx::query(statements::LOCK_KEYS)
+        .bind(locks)
+        .bind([0_i64; 0])
+        .execute(&mut *tx)
+        .await?;
+    let rows = sqlx::query(statements::RESERVED_BEFORE)
         .bind(app.0)
-        .bind(reserve_id)
+        .bind(&ids)
         .fetch_all(&mut *tx)
         .await?;
-    let ids = before
-        .iter()
-        .map(|row| row.try_get("job_id"))
-        .collect::<Result<Vec<Uuid>, _>>()?;
-    if !ids.is_empty() {
-        let tokens: Vec<Uuid> = ids.iter().map(|_| Uuid::new_v4()).collect();
-        let renew = sqlx::query(statements::RENEW_LEASES)
-            .bind(app.0)
-            .bind(&ids)
-            .bind(tokens)
-            .bind(lease.0 as i64);
-        renew.execute(&mut *tx).await?;
+    if rows.is_empty() {
+        return Ok(given);
     }
-    Ok(ids.into_iter().map(JobId).collect())
+    let mut before: Vec<(Reverse<i16>, Instant, Uuid, String)> = rows
+        .iter()
+        .map(|row| {
+            let priority = Reverse(row.try_get("priority")?);
+            Ok((
+                priority,
+                row.try_get("run_at")?,
+                row.try_get("job_id")?,
+                row.try_get("reserve_id")?,
+            ))
+        })
+        .collect::<Result<_, Error>>()?;
+    before.sort_unstable();
+    let mut renewed = Vec::with_capacity(before.len());
+    for (.., job, reserve_id) in before {
+        let asked = wishes
+            .iter()
+            .position(|wish| wish.reserve_id.as_deref() == Some(&*reserve_id));
+        if let Some(place) = asked {
+            given[place].push(JobId(job));
+            renewed.push((job, &wishes[place]));
+        }
+    }
+    sqlx::query(statements::RENEW_LEASES)
+        .bind(app.0)
+        .bind(column(&renewed, |(job, _)| *job))
+        .bind(column(&renewed, |_| Uuid::new_v4()))
+        .bind(column(&renewed, |(_, wish)| wish.lease.0 as i64))
+        .bind(column(&renewed, |(_, wish)| wish.token_id.as_deref()))
+        .execute(&mut *tx)
+        .await?;
+    Ok(given)
+}
+
+/// The advisory lock of a reserve id: 64 bits of a hash. Should two share them, the cost is a wait.
+fn lock_id(app: AppId, reserve_id: &str) -> i64 {
+    let hash = Sha256::new()
+        .chain_update("solejob reserve")
+        .chain_update(app.0.to_be_bytes())
+        .chain_update(reserve_id)
+        .finalize();
+    let mut head = [0; 8];
+    head.copy_from_slice(&hash[..8]);
+    i64::from_be_bytes(head)
 }

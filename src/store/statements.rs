@@ -33,13 +33,14 @@ statements! {
     RELEASE_KEYS = "release_keys.sql";
     COUNT_QUEUES = "count_queues.sql";
     PROMOTE_DUE = "promote_due.sql";
-    NEXT_DUE = "next_due.sql";
+    LEFT = "left.sql";
     PICK = "pick.sql";
     LEASE_JOBS = "lease_jobs.sql";
     RESERVED_BEFORE = "reserved_before.sql";
     RENEW_LEASES = "renew_leases.sql";
     ADD_RESOURCES = "add_resources.sql";
     LOCK_RESOURCES = "lock_resources.sql";
+    LOCK_FREE_RESOURCES = "lock_free_resources.sql";
     RESOURCE_ROOM = "resource_room.sql";
     HOLD_RESOURCES = "hold_resources.sql";
     FREE_RESOURCES = "free_resources.sql";
@@ -49,6 +50,7 @@ statements! {
     EXPIRED_LEASES = "expired_leases.sql";
     SWEEP_JOBS = "sweep_jobs.sql";
     SWEEP_KEYS = "sweep_keys.sql";
+    SWEEP_RESOURCES = "sweep_resources.sql";
     FOLD_COUNTS = "fold_counts.sql";
     QUEUES = "queues.sql";
     PAUSE_QUEUE = "pause_queue.sql";

@@ -14,6 +14,7 @@ enum Sweep {
     Jobs = 0x736f_6c65_6a6f_6201,
     Keys = 0x736f_6c65_6a6f_6202,
     Counts = 0x736f_6c65_6a6f_6203,
+    Resources = 0x736f_6c65_6a6f_6204,
 }
 
 impl Store {
@@ -70,15 +71,32 @@ impl Store {
     /// Forgets window keys that are over, in `pages` pages of the table from page `from` on. Gives how many,
     /// and the page to go on from: 0 when the table has been gone through.
     pub async fn sweep_keys(&self, from: i64, pages: i64) -> Result<(u64, i64), Error> {
+        let size = "select pg_relation_size('job_keys') / current_setting('block_size')::bigint as pages";
+        self.sweep_pages(Sweep::Keys, size, statements::SWEEP_KEYS, from, pages)
+            .await
+    }
+
+    /// Forgets resource keys that nobody holds or waits for, likewise.
+    pub async fn sweep_resources(&self, from: i64, pages: i64) -> Result<(u64, i64), Error> {
+        let size = "select pg_relation_size('resource_keys') / current_setting('block_size')::bigint as pages";
+        self.sweep_pages(Sweep::Resources, size, statements::SWEEP_RESOURCES, from, pages)
+            .await
+    }
+
+    async fn sweep_pages(
+        &self,
+        sweep: Sweep,
+        size: &'static str,
+        statement: &'static str,
+        from: i64,
+        pages: i64,
+    ) -> Result<(u64, i64), Error> {
         let mut tx = self.general.begin_with("begin isolation level read committed").await?;
-        if !alone(&mut tx, Sweep::Keys).await? {
+        if !alone(&mut tx, sweep).await? {
             return Ok((0, from));
         }
-        let row = sqlx::query("select pg_relation_size('job_keys') / current_setting('block_size')::bigint as pages")
-            .fetch_one(&mut *tx)
-            .await?;
-        let end: i64 = row.try_get("pages")?;
-        let swept = sqlx::query(statements::SWEEP_KEYS)
+        let end: i64 = sqlx::query(size).fetch_one(&mut *tx).await?.try_get("pages")?;
+        let swept = sqlx::query(statement)
             .bind(from)
             .bind(from + pages)
             .execute(&mut *tx)

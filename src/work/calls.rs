@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use crate::job::{AppId, JobId, State};
 use crate::life::{AttemptEnd, Call, Effect, Lease, Refused};
-use crate::store::{Changed, Class, Error, LockedJob, Store};
+use crate::store::{Changed, Class, Error, FullJob, Lives, LockedJob, Store};
 use crate::wakeups::{News, Wakeups};
 
 /// Calls in one transaction at most.
@@ -29,6 +29,8 @@ pub struct Answer {
     pub state: State,
     pub lease: Option<Lease>,
     pub cancel_requested: bool,
+    /// The job as the call left it, if it was asked for.
+    pub job: Option<FullJob>,
 }
 
 /// Why a call did not. The texts are causes, for the log and never for a client.
@@ -66,6 +68,7 @@ struct Waiting {
     app: AppId,
     job: JobId,
     call: Call,
+    show: bool,
     answer: oneshot::Sender<Result<Answer, Failure>>,
 }
 
@@ -114,9 +117,27 @@ impl Calls {
 
     /// Carries out a call. Dropping the future gives up the answer, never the call.
     pub async fn call(&self, app: AppId, job: JobId, call: Call) -> Result<Answer, Failure> {
+        self.carry_out(app, job, call, false).await
+    }
+
+    /// The same, and shows the job as the call left it.
+    pub async fn call_and_show(&self, app: AppId, job: JobId, call: Call) -> Result<FullJob, Failure> {
+        let answer = self.carry_out(app, job, call, true).await?;
+        answer
+            .job
+            .ok_or_else(|| Failure::Internal("a call left no job behind".into()))
+    }
+
+    async fn carry_out(&self, app: AppId, job: JobId, call: Call, show: bool) -> Result<Answer, Failure> {
         let (answer, answered) = oneshot::channel();
         self.queue
-            .try_send(Waiting { app, job, call, answer })
+            .try_send(Waiting {
+                app,
+                job,
+                call,
+                show,
+                answer,
+            })
             .map_err(|error| match error {
                 mpsc::error::TrySendError::Full(_) => Failure::Overloaded,
                 mpsc::error::TrySendError::Closed(_) => Failure::ShuttingDown,
@@ -201,6 +222,7 @@ impl Runner {
         let changes: Vec<Changed<'_>> = jobs.values().filter(|job| job.changed).map(Touched::change).collect();
         let woken = lives.write(&changes, now).await?;
         self.answer_repeats(&mut lives, group, &jobs, &mut results).await?;
+        show(&mut lives, group, &mut results).await?;
         lives.commit().await?;
 
         let mut news: Vec<News> = woken.into_iter().map(|(app, queue)| News::Queue(app, queue)).collect();
@@ -220,7 +242,7 @@ impl Runner {
     /// job as it is now.
     async fn answer_repeats(
         &self,
-        lives: &mut crate::store::Lives,
+        lives: &mut Lives,
         group: &[Waiting],
         jobs: &BTreeMap<(AppId, JobId), Touched>,
         results: &mut [Result<Answer, Failure>],
@@ -252,6 +274,28 @@ impl Runner {
         }
         Ok(())
     }
+}
+
+/// Adds the jobs to the answers that show them: in the same transaction, since a moment later a job may be gone.
+async fn show(lives: &mut Lives, group: &[Waiting], results: &mut [Result<Answer, Failure>]) -> Result<(), Error> {
+    let mut shown: BTreeMap<AppId, Vec<JobId>> = BTreeMap::new();
+    for (waiting, result) in group.iter().zip(&*results) {
+        if waiting.show && result.is_ok() {
+            shown.entry(waiting.app).or_default().push(waiting.job);
+        }
+    }
+    for (app, ids) in shown {
+        let jobs = lives.full_jobs(app, &ids).await?;
+        for (waiting, result) in group.iter().zip(&mut *results) {
+            if let Ok(answer) = result
+                && waiting.show
+                && waiting.app == app
+            {
+                answer.job = jobs.get(&waiting.job).cloned();
+            }
+        }
+    }
+    Ok(())
 }
 
 /// A job that calls of one group have touched.
@@ -287,6 +331,7 @@ impl Touched {
             state: life.state,
             lease: life.lease,
             cancel_requested: life.cancel_requested,
+            job: None,
         }
     }
 

@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use metrics::{counter, gauge, histogram};
-use tokio::sync::{Notify, Semaphore, oneshot};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -17,8 +18,8 @@ use uuid::Uuid;
 use crate::duration::Millis;
 use crate::job::{AppId, JobId};
 use crate::life::Call;
-use crate::store::{Class, FullJob, Shape, Store, Wish};
-use crate::wakeups::Wakeups;
+use crate::store::{After, Class, FullJob, Reserved, Shape, Store, Wish};
+use crate::wakeups::{News, Wakeups};
 use crate::work::calls::{Calls, Failure};
 
 /// A lost notification costs at most this.
@@ -56,10 +57,58 @@ pub struct Request {
     pub wait: Duration,
 }
 
+/// After a look that passed over jobs which somebody else had locked, the next one comes this soon.
+const PASSED_OVER: Duration = Duration::from_millis(20);
+
+/// For how much longer than they asked for workers wait for jobs that somebody else has locked.
+const PATIENCE: Duration = Duration::from_millis(100);
+
 struct Waiting {
     wish: Wish,
     until: Instant,
-    answer: oneshot::Sender<Result<Vec<FullJob>, Failure>>,
+    /// It names a reserve that may have been answered before, which nobody has looked for yet.
+    may_repeat: bool,
+    answer: oneshot::Sender<Result<Given, Failure>>,
+}
+
+/// Jobs on their way to a worker. Dropped before it has them, they are given back.
+struct Given {
+    home: Home,
+    app: AppId,
+    jobs: Vec<FullJob>,
+}
+
+impl Drop for Given {
+    fn drop(&mut self) {
+        let leases = self.jobs.iter().filter_map(|full| Some((full.job.id, full.lease?.0)));
+        let leases: Vec<(JobId, Uuid)> = leases.collect();
+        if !leases.is_empty() {
+            self.home.give_back(self.app, leases);
+        }
+    }
+}
+
+/// Where jobs are given back.
+#[derive(Clone)]
+struct Home {
+    calls: Calls,
+    tasks: TaskTracker,
+}
+
+impl Home {
+    fn give_back(&self, app: AppId, leases: Vec<(JobId, Uuid)>) {
+        let calls = self.calls.clone();
+        counter!("solejob_jobs_given_back_total").increment(leases.len() as u64);
+        self.tasks.spawn(async move {
+            let mut releases = JoinSet::new();
+            for (job, token) in leases {
+                let calls = calls.clone();
+                // If it cannot be given back now, it comes back when its lease is over.
+                releases.spawn(async move { calls.call(app, job, Call::Release { token }).await });
+            }
+            releases.join_all().await;
+        });
+    }
 }
 
 /// Workers with one shape.
@@ -78,13 +127,33 @@ impl Line {
 struct Shared {
     store: Store,
     wakeups: Wakeups,
-    calls: Calls,
+    home: Home,
     lines: Mutex<HashMap<Shape, Arc<Line>>>,
     /// Transactions that may run at once, over all lines.
     in_flight: Semaphore,
     places: Arc<Semaphore>,
     stopping: CancellationToken,
-    tasks: TaskTracker,
+}
+
+/// A place among the workers that wait.
+struct Place {
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Place {
+    fn take(places: &Arc<Semaphore>) -> Result<Place, Failure> {
+        let place = Arc::clone(places)
+            .try_acquire_owned()
+            .map_err(|_| Failure::Overloaded)?;
+        gauge!("solejob_reserve_waiting").increment(1.0);
+        Ok(Place { _permit: place })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        gauge!("solejob_reserve_waiting").decrement(1.0);
+    }
 }
 
 /// The one way to a job for a worker.
@@ -110,35 +179,34 @@ impl Reserver {
         Reserver(Arc::new(Shared {
             store,
             wakeups,
-            calls,
+            home: Home { calls, tasks },
             lines: Mutex::default(),
             in_flight: Semaphore::new(limits.in_flight as usize),
             places: Arc::new(Semaphore::new(limits.waiting)),
             stopping,
-            tasks,
         }))
     }
 
     /// Jobs for a worker: as soon as there is one, or none when the wait is over. If the future is dropped
     /// before it gives them, the jobs are given back.
     pub async fn reserve(&self, request: Request) -> Result<Vec<FullJob>, Failure> {
-        let _place = Arc::clone(&self.0.places)
-            .try_acquire_owned()
-            .map_err(|_| Failure::Overloaded)?;
+        let _place = Place::take(&self.0.places)?;
         let Request { shape, wish, wait } = request;
         let (answer, answered) = oneshot::channel();
         let waiting = Waiting {
+            may_repeat: wish.reserve_id.is_some(),
             wish,
             until: Instant::now() + wait,
             answer,
         };
         self.join(shape, waiting);
-        answered.await.unwrap_or_else(|_| Err(Failure::died()))
+        let mut given = answered.await.unwrap_or_else(|_| Err(Failure::died()))?;
+        Ok(std::mem::take(&mut given.jobs))
     }
 
     /// Gives back jobs whose worker did not get them.
     pub fn give_back(&self, app: AppId, leases: Vec<(JobId, Uuid)>) {
-        self.0.give_back(app, leases);
+        self.0.home.give_back(app, leases);
     }
 
     fn join(&self, shape: Shape, waiting: Waiting) {
@@ -147,7 +215,7 @@ impl Reserver {
         let line = lines.entry(shape.clone()).or_insert_with(|| {
             let line = Arc::new(Line::default());
             let (shared, served) = (Arc::clone(&self.0), Arc::clone(&line));
-            self.0.tasks.spawn(async move {
+            self.0.home.tasks.spawn(async move {
                 loop {
                     // In a task of its own: after a panic, those who still stand in the line are served again.
                     let (shared, shape, served) = (Arc::clone(&shared), shape.clone(), Arc::clone(&served));
@@ -166,9 +234,11 @@ impl Reserver {
 
 /// What a look at the database led to.
 enum Looked {
-    /// Everybody who was served got what they asked for: there may be more.
-    Full,
-    /// The line of jobs is empty, until this long from now if that is known.
+    /// There may be more jobs for those who have not been served.
+    More,
+    /// There are more, but somebody else had them locked.
+    PassedOver,
+    /// There are no more, until this long from now if that is known.
     Empty(Option<Duration>),
 }
 
@@ -179,15 +249,26 @@ impl Shared {
         gauge!("solejob_reserve_lines").increment(1.0);
         loop {
             let looked = self.look(&shape, &line).await;
-            self.dismiss(&line);
+            let patience = match looked {
+                Looked::More => None,
+                Looked::PassedOver => Some(PATIENCE),
+                Looked::Empty(_) => Some(Duration::ZERO),
+            };
+            self.dismiss(&line, patience);
             let Some(first_end) = self.leave_if_empty(&shape, &line) else {
                 break;
             };
-            let Looked::Empty(next_due) = looked else { continue };
-            let mut pause = POLL.min(first_end.saturating_duration_since(Instant::now()));
-            if let Some(due) = next_due {
-                pause = pause.min(due);
+            if line.waiting().iter().any(|waiting| waiting.may_repeat) {
+                continue;
             }
+            let pause = match looked {
+                Looked::More => continue,
+                Looked::PassedOver => PASSED_OVER,
+                Looked::Empty(next_due) => {
+                    let until_end = first_end.saturating_duration_since(Instant::now());
+                    POLL.min(until_end).min(next_due.unwrap_or(POLL))
+                }
+            };
             tokio::select! {
                 () = watch.woken() => {}
                 () = line.joined.notified() => {}
@@ -215,46 +296,53 @@ impl Shared {
             return Looked::Empty(None);
         }
         let wishes: Vec<Wish> = group.iter().map(|waiting| waiting.wish.clone()).collect();
-        let wanted: usize = wishes.iter().map(|wish| wish.jobs).sum();
         match self.reserve(shape, &wishes).await {
-            Ok((jobs, next_due)) => {
+            Ok(Reserved { jobs, after, woken }) => {
+                let others = woken.into_iter().filter(|queue| !shape.queues.contains(queue));
+                self.wakeups.tell(others.map(|queue| News::Queue(shape.app, queue)));
                 let given: usize = jobs.iter().map(Vec::len).sum();
                 histogram!("solejob_reserve_group_size").record(group.len() as f64);
                 counter!("solejob_jobs_reserved_total").increment(given as u64);
                 let mut unserved = Vec::new();
-                for (waiting, jobs) in group.into_iter().zip(jobs) {
+                for (mut waiting, jobs) in group.into_iter().zip(jobs) {
                     if jobs.is_empty() {
+                        waiting.may_repeat = false;
                         unserved.push(waiting);
-                    } else if let Err(Ok(jobs)) = waiting.answer.send(Ok(jobs)) {
-                        let leases = jobs.iter().filter_map(|full| Some((full.job.id, full.lease?.0)));
-                        self.give_back(shape.app, leases.collect());
+                        continue;
                     }
+                    let home = self.home.clone();
+                    let given = Given {
+                        home,
+                        app: shape.app,
+                        jobs,
+                    };
+                    // Who has hung up, now or before they look, gives them back by dropping them.
+                    let _gone = waiting.answer.send(Ok(given));
                 }
                 let mut line = line.waiting();
                 unserved.into_iter().rev().for_each(|waiting| line.push_front(waiting));
-                if given >= wanted {
-                    Looked::Full
-                } else {
-                    Looked::Empty(next_due)
+                match after {
+                    After::More => Looked::More,
+                    After::PassedOver => Looked::PassedOver,
+                    After::Empty { next_due } => {
+                        Looked::Empty(next_due.map(|Millis(millis)| Duration::from_millis(millis)))
+                    }
                 }
             }
             Err(failure) => {
                 for waiting in group {
                     let _gone = waiting.answer.send(Err(failure.clone()));
                 }
-                Looked::Full
+                Looked::More
             }
         }
     }
 
-    async fn reserve(&self, shape: &Shape, wishes: &[Wish]) -> Result<(Vec<Vec<FullJob>>, Option<Duration>), Failure> {
+    async fn reserve(&self, shape: &Shape, wishes: &[Wish]) -> Result<Reserved, Failure> {
         let _permit = self.in_flight.acquire().await;
         for _ in 0..ATTEMPTS {
             match self.store.reserve(shape, wishes).await {
-                Ok(reserved) => {
-                    let next_due = reserved.next_due.map(|Millis(millis)| Duration::from_millis(millis));
-                    return Ok((reserved.jobs, next_due));
-                }
+                Ok(reserved) => return Ok(reserved),
                 Err(error) if error.class() == Class::Again => {
                     tracing::debug!(%error, "a reserve is tried again");
                 }
@@ -269,40 +357,36 @@ impl Shared {
         ))
     }
 
-    /// Answers those who have waited long enough, those who have hung up, and when the server stops everybody.
-    fn dismiss(&self, line: &Line) {
+    /// Answers those who have waited long enough, if it is known that there is nothing for them, with this much
+    /// patience, and when the server stops everybody. Those who have hung up leave.
+    fn dismiss(&self, line: &Line, patience: Option<Duration>) {
         let now = Instant::now();
         let stopping = self.stopping.is_cancelled();
         let mut waiting = line.waiting();
         for worker in std::mem::take(&mut *waiting) {
-            if stopping || worker.until <= now {
-                let _gone = worker.answer.send(Ok(Vec::new()));
+            let over = patience.is_some_and(|patience| worker.until + patience <= now);
+            if stopping || (over && !worker.may_repeat) {
+                let nothing = Given {
+                    home: self.home.clone(),
+                    app: AppId(0),
+                    jobs: Vec::new(),
+                };
+                let _gone = worker.answer.send(Ok(nothing));
             } else if !worker.answer.is_closed() {
                 waiting.push_back(worker);
             }
         }
-    }
-
-    fn give_back(&self, app: AppId, leases: Vec<(JobId, Uuid)>) {
-        let held = leases.into_iter().map(|(job, token)| (job, Call::Release { token }));
-        let held: Vec<(JobId, Call)> = held.collect();
-        let calls = self.calls.clone();
-        counter!("solejob_jobs_given_back_total").increment(held.len() as u64);
-        self.tasks.spawn(async move {
-            for (job, call) in held {
-                // If it cannot be given back now, it comes back when its lease is over.
-                let _expires = calls.call(app, job, call).await;
-            }
-        });
     }
 }
 
 /// How often a reserve is tried again when another transaction came in between.
 const ATTEMPTS: u32 = 10;
 
-/// The head of the line, less those who have hung up.
+/// The head of the line, less those who have hung up. Whoever may repeat a reserve comes first: what they ask for
+/// is no job of the line. Of several with one reserve id the first goes alone, and the next gets its jobs.
 fn take_group(waiting: &mut VecDeque<Waiting>) -> Vec<Waiting> {
-    let (mut group, mut jobs) = (Vec::new(), 0);
+    waiting.make_contiguous().sort_by_key(|waiting| !waiting.may_repeat);
+    let (mut group, mut twins, mut jobs) = (Vec::<Waiting>::new(), Vec::new(), 0);
     while let Some(next) = waiting.pop_front() {
         if next.answer.is_closed() {
             continue;
@@ -311,8 +395,14 @@ fn take_group(waiting: &mut VecDeque<Waiting>) -> Vec<Waiting> {
             waiting.push_front(next);
             break;
         }
+        let id = &next.wish.reserve_id;
+        if id.is_some() && group.iter().any(|waiting| waiting.wish.reserve_id == *id) {
+            twins.push(next);
+            continue;
+        }
         jobs += next.wish.jobs;
         group.push(next);
     }
+    twins.into_iter().rev().for_each(|twin| waiting.push_front(twin));
     group
 }

@@ -56,7 +56,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ),
     ("client", &["duration", "json", "job"]),
     ("embedded", &[]),
-    ("config", &["store", "dispatch", "work", "http"]),
+    ("config", &["job_types", "store", "dispatch", "work", "http"]),
     ("telemetry", &[]),
     (
         "server",
@@ -89,6 +89,7 @@ const ROOMS: &[(&str, &[&str])] = &[
 const OUTSIDE: &[(&str, &[&str])] = &[
     ("sqlx", &["store"]),
     ("cel", &["job_types"]),
+    ("toml", &["cli"]),
     ("axum", &["http", "server"]),
     ("tower", &["http", "server"]),
     ("tower_http", &["http", "server"]),

@@ -122,7 +122,7 @@ async fn names_that_the_json_library_keeps_for_itself_are_ordinary() {
         let job = app.get(&format!("/v1/jobs/{job}"), 200).await;
         assert_eq!(job.at("/metadata"), &json!({private: "v"}));
     }
-    sqlx::raw_sql("delete from job_keys; delete from jobs")
+    sqlx::raw_sql("delete from job_keys; delete from jobs; delete from queue_counts")
         .execute(app.sql())
         .await
         .unwrap();

@@ -3,6 +3,7 @@
 mod described;
 mod docs;
 mod problems;
+mod requests;
 
 use serde_json::{Value, json};
 

@@ -28,7 +28,17 @@ select
                 order by priority desc, run_at, job_id limit 1
             ) as next
         )
-        select extract(epoch from clock_timestamp() - min(run_at))::double precision from first
+        select extract(epoch from clock_timestamp() - least(
+            min(run_at),
+            -- Its time has come, and nobody has looked since.
+            (
+                select run_at from jobs
+                where app_id = $1 and queue = q.queue and not ready and blocked_on is null
+                    and state in ('pending', 'retrying') and run_at <= statement_timestamp()
+                order by run_at limit 1
+            )
+        ))::double precision
+        from first
     ) as oldest_pending_seconds
 from (
     select queue from queue_counts where app_id = $1

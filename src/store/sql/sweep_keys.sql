@@ -1,5 +1,13 @@
 -- solejob sweep_keys: forgets window keys whose window is over, in one stretch of the table's pages: no index
--- is needed for it, which every dispatch would have to pay for. Who is just taking one over keeps it.
-delete from job_keys
-where ctid >= format('(%s,0)', $1::bigint)::tid and ctid < format('(%s,0)', $2::bigint)::tid
-    and expires_at <= clock_timestamp()
+-- is needed for it, which every dispatch would have to pay for. One that somebody has locked is passed over: it is
+-- being taken over or freed, and whoever waits here while holding others would be waited for.
+with over as materialized (
+    select app_id, digest
+    from job_keys
+    where ctid >= format('(%s,0)', $1::bigint)::tid and ctid < format('(%s,0)', $2::bigint)::tid
+        and expires_at <= clock_timestamp()
+    for update skip locked
+)
+delete from job_keys as k
+using over
+where k.app_id = over.app_id and k.digest = over.digest

@@ -3,7 +3,7 @@
 with freed as (
     select resource, count(*) as room from unnest($2::text[]) as resource group by resource
 ), next as materialized (
-    select j.job_id
+    select $1::bigint as app_id, j.job_id
     from freed
     cross join lateral (
         select job_id
@@ -17,5 +17,5 @@ with freed as (
 update jobs as j
 set ready = true, blocked_on = null
 from next
-where j.app_id = $1 and j.job_id = next.job_id
+where j.app_id = next.app_id and j.job_id = next.job_id
 returning j.queue

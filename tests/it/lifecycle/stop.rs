@@ -8,8 +8,8 @@ use tokio::net::TcpStream;
 
 use crate::support::{App, Gate, Server, eventually, solejob};
 
-/// What is left to transactions after the requests' time is up, and some more for a busy machine.
-const AND_SOME: Duration = Duration::from_secs(4);
+/// For a busy machine.
+const AND_SOME: Duration = Duration::from_secs(2);
 
 /// A server beside the application's own, with so much time to end in.
 async fn server(app: &App, grace: &str) -> Server {
@@ -88,7 +88,10 @@ async fn what_was_begun_is_answered_and_nothing_new_is_taken() {
     // Taken on, and not read to the end.
     let other = r#"{"name": "n", "uniqueness": {"active_key": "b"}}"#;
     let mut half = upload(&server, other, 10).await;
-    let idle = begin(&server, "GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n").await;
+    let mut idle = begin(&server, "GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n").await;
+    let mut healthy = [0; 12];
+    idle.read_exact(&mut healthy).await.unwrap();
+    assert_eq!(&healthy, b"HTTP/1.1 200");
 
     server.ask_to_stop();
     logged(&server, "stopping: no new connections").await;
@@ -100,8 +103,7 @@ async fn what_was_begun_is_answered_and_nothing_new_is_taken() {
     })
     .await;
     // A connection without a request is closed.
-    let (status, _) = answer(idle).await;
-    assert_eq!(status, "200");
+    answer(idle).await;
 
     half.write_all(&other.as_bytes()[10..]).await.unwrap();
     gate.open().await;
@@ -139,7 +141,10 @@ async fn a_stalled_upload_does_not_hold_the_end_up() {
     let began = Instant::now();
     server.ask_to_stop();
     logged(&server, "cut off").await;
-    assert!(began.elapsed() >= Duration::from_secs(3), "uploads have their time");
+    assert!(
+        began.elapsed() >= Duration::from_millis(2_400),
+        "uploads have their time"
+    );
     assert_eq!(server.stop().await.code(), Some(0));
     let took = began.elapsed();
     assert!(took < Duration::from_secs(3) + AND_SOME, "it took {took:?}");
@@ -163,7 +168,7 @@ async fn a_stalled_upload_does_not_hold_the_end_up() {
 #[tokio::test]
 async fn a_transaction_that_takes_too_long_is_cut_off() {
     let app = App::start().await;
-    let mut server = server(&app, "1s").await;
+    let mut server = server(&app, "8s").await;
     let gate = Gate::close(&app).await;
     let body = r#"{"name": "n", "uniqueness": {"active_key": "a"}}"#;
     let in_flight = post(&server, body).await;
@@ -175,7 +180,7 @@ async fn a_transaction_that_takes_too_long_is_cut_off() {
     logged(&server, "requests did not finish in time").await;
     late.write_all(&body.as_bytes()[5..]).await.unwrap();
     let (status, text) = answer(late).await;
-    assert!(status == "503" && text.contains("\"shutting_down\""), "{text}");
+    assert!(status == "503" && text.contains(r#""shutting_down""#), "{text}");
     assert!(
         text.contains("\"none\"") && text.to_lowercase().contains("retry-after"),
         "{text}"
@@ -184,18 +189,12 @@ async fn a_transaction_that_takes_too_long_is_cut_off() {
     assert_eq!(server.stop().await.code(), Some(0));
     assert!(server.log.text().contains("transactions did not finish in time"));
     let took = began.elapsed();
-    assert!(took < Duration::from_secs(1) + AND_SOME, "it took {took:?}");
+    assert!(took < Duration::from_secs(8) + AND_SOME, "it took {took:?}");
     drop(in_flight);
     // PostgreSQL notices that nobody waits any more, before the lock is free.
-    eventually("the session to be gone", async || {
-        let sql = "select count(*) from pg_stat_activity
-                   where datname = current_database() and wait_event_type = 'Lock'";
-        let waiting: i64 = sqlx::query_scalar(sql).fetch_one(app.sql()).await.unwrap();
-        if waiting == 0 {
-            Ok(())
-        } else {
-            Err(format!("{waiting} wait"))
-        }
+    eventually("the session to be gone", async || match gate.waiting().await {
+        0 => Ok(()),
+        waiting => Err(format!("{waiting} wait")),
     })
     .await;
     gate.open().await;

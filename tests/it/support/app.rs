@@ -231,6 +231,11 @@ impl App {
         assert_eq!(done.rows_affected(), 1, "there is no window key {key} of {name}");
     }
 
+    /// Checks the invariants of the data as they are now.
+    pub(crate) async fn check(&self) {
+        invariants::check(&self.pool).await;
+    }
+
     /// Checks the invariants, ends the servers gracefully and drops the database.
     pub(crate) async fn finish(mut self) {
         invariants::check(&self.pool).await;

@@ -167,6 +167,11 @@ impl Client {
             .await
     }
 
+    pub(crate) async fn put(&self, path: &str, body: &Value, expected: impl Status) -> Answer {
+        self.call(Method::PUT, path, Some(body.to_string().into_bytes()), expected)
+            .await
+    }
+
     /// Without a body, as `curl -X POST` sends it.
     pub(crate) async fn post_nothing(&self, path: &str, expected: impl Status) -> Answer {
         self.call(Method::POST, path, None, expected).await

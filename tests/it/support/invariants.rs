@@ -64,6 +64,47 @@ const RULES: &[(&str, &str)] = &[
         "select format('%s is %s, finished at %s', job_id, state, finished_at) from jobs
          where (state not in LIVE) <> (finished_at is not null)",
     ),
+    (
+        "leased and lease_token do not agree",
+        "select format('%s is %s, token %s', job_id, state, lease_token) from jobs
+         where (state in ('reserved', 'running')) <> (lease_token is not null)",
+    ),
+    (
+        "a resource is held by a job that is not leased",
+        "select format('%s by %s', h.resource, h.job_id) from resource_holds h
+         where not exists (select from jobs j where j.app_id = h.app_id and j.job_id = h.job_id
+             and j.state in ('reserved', 'running') and h.resource = any(j.resource_keys))",
+    ),
+    (
+        "a leased job does not hold its resource",
+        "select format('%s by %s', r.resource, j.job_id) from jobs j, unnest(j.resource_keys) r (resource)
+         where j.state in ('reserved', 'running') and not exists (
+             select from resource_holds h where h.app_id = j.app_id and h.job_id = j.job_id and h.resource = r.resource)",
+    ),
+    (
+        "the counts of a queue are not those of its jobs",
+        "select format('%s %s: %s counted, %s there', queue, state, coalesce(c.jobs, 0), coalesce(r.jobs, 0))
+         from (select app_id, queue, state, sum(jobs) as jobs from queue_counts group by 1, 2, 3) c
+         full join (select app_id, queue, state, count(*) as jobs from jobs group by 1, 2, 3) r
+             using (app_id, queue, state)
+         where coalesce(c.jobs, 0) <> coalesce(r.jobs, 0)",
+    ),
+    (
+        "a job in line is not due",
+        "select format('%s is %s, due at %s', job_id, state, run_at) from jobs
+         where ready and (state not in ('pending', 'retrying') or run_at > clock_timestamp() or blocked_on is not null)",
+    ),
+    (
+        "the attempts of a job are not numbered from one to the last",
+        "select format('%s at %s: %s', j.job_id, j.attempt, array_agg(a.attempt order by a.attempt)) from jobs j
+         left join lateral (
+             select attempt from job_attempts a
+                 where a.app_id = j.app_id and a.job_id = j.job_id and a.ended_by <> 'release'
+             union all select j.attempt where j.reserved_at is not null) a on true
+         group by j.app_id, j.job_id, j.attempt
+         having coalesce(array_agg(a.attempt order by a.attempt) filter (where a.attempt is not null), '{}')
+             <> array(select generate_series(1, j.attempt))",
+    ),
 ];
 
 /// These may take a moment to be true after the last answer.
@@ -159,6 +200,31 @@ mod tests {
                 "insert into job_keys select app_id, gen_random_uuid(), dimension, name, scope, key, job_id, since,
                  expires_at, fingerprint, release_on, linked, job_dispatched_at, job_active_key from job_keys",
             ),
+            (
+                "leased and lease_token",
+                "update jobs set lease_token = gen_random_uuid() where active_key = 'a'",
+            ),
+            (
+                "held by a job that is not leased",
+                "insert into resource_holds select app_id, 'r:1', job_id from jobs where active_key = 'a'",
+            ),
+            (
+                "does not hold its resource",
+                "update jobs set state = 'reserved', ready = false, lease_token = gen_random_uuid(),
+                 resource_keys = '{r:1}' where active_key = 'a'",
+            ),
+            (
+                "counts of a queue",
+                "update jobs set queue = 'elsewhere' where active_key = 'a'",
+            ),
+            (
+                "in line is not due",
+                "update jobs set run_at = '2100-01-01Z' where active_key = 'a'",
+            ),
+            (
+                "not numbered from one",
+                "update jobs set attempt = 1 where active_key = 'a'",
+            ),
         ];
         for (rule, fault) in faults {
             let backup = "create table harness.jobs as table jobs; create table harness.keys as table job_keys";
@@ -171,12 +237,13 @@ mod tests {
             );
             let restore = "delete from job_keys; delete from jobs;
                            insert into jobs table harness.jobs; insert into job_keys table harness.keys;
+                           delete from resource_holds;
                            drop table harness.jobs, harness.keys";
             sqlx::raw_sql(restore).execute(app.sql()).await.unwrap();
             assert_eq!(broken(app.sql(), RULES).await, "");
         }
         // A job deleted on purpose may be outlived by its window key.
-        sqlx::raw_sql("delete from job_keys where dimension = 'active'; delete from jobs")
+        sqlx::raw_sql("delete from job_keys where dimension = 'active'; delete from jobs; delete from queue_counts")
             .execute(app.sql())
             .await
             .unwrap();

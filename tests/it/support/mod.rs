@@ -16,6 +16,7 @@ mod server;
 mod session;
 mod stock;
 mod wait;
+mod work;
 
 pub(crate) use app::{App, Options};
 pub(crate) use cli::{Cli, Scratch};
@@ -25,3 +26,4 @@ pub(crate) use server::{Server, solejob};
 pub(crate) use session::{Gate, Session};
 pub(crate) use stock::Stock;
 pub(crate) use wait::{eventually, eventually_within};
+pub(crate) use work::{Leased, leased};

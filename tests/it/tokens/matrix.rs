@@ -8,7 +8,7 @@ use super::{BOOTSTRAP, app};
 use crate::support::{App, Call, Client};
 
 /// One row for each operation under `/v1`: the right that it needs (beside `admin`, which opens
-/// everything), the body of a call that succeeds, and its status.
+/// everything), the body of a call that gets past it, and the status that it then has.
 const TABLE: &[(&str, &str, &str, u16)] = &[
     ("dispatch", "dispatch", r#"{"name": "n"}"#, 201),
     ("dispatchBatch", "dispatch", r#"{"jobs": [{"name": "n"}]}"#, 200),
@@ -16,10 +16,38 @@ const TABLE: &[(&str, &str, &str, u16)] = &[
     ("listJobs", "read", "", 200),
     ("getJob", "read", "", 200),
     ("getKey", "read", "", 200),
+    ("listQueues", "read", "", 200),
+    ("listResourceScopes", "read", "", 200),
+    ("getResourceScope", "read", "", 200),
+    ("listJobTypes", "read", "", 200),
+    ("getJobType", "read", "", 200),
+    ("evaluateJobType", "read", "{}", 200),
+    ("reserve", "work", r#"{"queues": ["nothing"]}"#, 200),
+    ("startJob", "work", LEASE, 409),
+    ("heartbeat", "work", LEASE, 409),
+    ("succeedJob", "work", LEASE, 409),
+    ("failJob", "work", LEASE, 409),
+    ("releaseJob", "work", LEASE, 409),
+    (
+        "finishJobs",
+        "work",
+        r#"{"jobs": [{"job_id": "x", "lease_token": "x", "outcome": "release"}]}"#,
+        200,
+    ),
     ("cancelJob", "admin", "", 200),
+    ("retryJob", "admin", "", 200),
     ("deleteJob", "admin", "", 200),
     ("resetKey", "admin", r#"{"name": "n", "window_key": "w"}"#, 200),
+    ("pauseQueue", "admin", "", 200),
+    ("resumeQueue", "admin", "", 200),
+    ("putJobType", "admin", r#"{"queue": "q"}"#, 200),
+    ("deleteJobType", "admin", "", 200),
+    ("putResourceScope", "admin", r#"{"capacity": 3}"#, 200),
+    ("deleteResourceScope", "admin", "", 200),
 ];
+
+/// Of a job that nobody has leased: past the right, the call is refused.
+const LEASE: &str = r#"{"lease_token": "0b2f1f0e-5b7e-4a57-9d3a-6f0b4f6f3d11"}"#;
 
 const RIGHTS: [&str; 4] = ["dispatch", "read", "work", "admin"];
 
@@ -49,7 +77,10 @@ async fn operations(client: &Client) -> Vec<Operation> {
 /// What is stored of jobs and keys.
 async fn stored(app: &App) -> Vec<String> {
     let sql = "select format('%s %s', job_id, state) as line from jobs
-               union all select format('%s %s', digest, job_id) from job_keys order by line";
+               union all select format('%s %s', digest, job_id) from job_keys
+               union all select p::text from paused_queues as p
+               union all select t::text from job_types as t
+               union all select s::text from resource_scopes as s order by line";
     sqlx::query_scalar(sql).fetch_all(app.sql()).await.unwrap()
 }
 
@@ -76,11 +107,19 @@ async fn each_right_opens_what_the_table_says() {
         };
         for (right, client) in &clients {
             let job = admin.post("/v1/jobs", &json!({"name": "n"}), 201).await;
-            if *method == Method::DELETE {
+            admin
+                .put("/v1/resource-scopes/taken", &json!({"capacity": 2}), 200..=201)
+                .await;
+            admin.put("/v1/job-types/typed", &json!({}), 200..=201).await;
+            if ["deleteJob", "retryJob"].contains(&id.as_str()) {
                 admin
                     .post_nothing(&format!("/v1/jobs/{}/cancel", job.job_id()), 200)
                     .await;
             }
+            let path = path
+                .replace("{queue}", "nothing")
+                .replace("{name}", "typed")
+                .replace("{scope}", "taken");
             let mut path = path.replace("{job_id}", job.job_id());
             if path == "/v1/keys" {
                 path.push_str("?name=n&window_key=w");
@@ -123,6 +162,43 @@ async fn each_right_opens_what_the_table_says() {
             );
         }
     }
+    app.finish().await;
+}
+
+/// A worker reads the jobs that it has leased; of others it is not even told whether they are there.
+#[tokio::test]
+async fn a_worker_reads_what_it_has_leased() {
+    let app = app().await;
+    let admin = app.with_token(&app.token("shop", "prod", &["admin"]).await);
+    let stranger = app.with_token(&app.token("bank", "prod", &["admin"]).await);
+    let [worker, other] = [
+        app.with_token(&app.token("shop", "prod", &["work"]).await),
+        app.with_token(&app.token("shop", "prod", &["work"]).await),
+    ];
+    let leased = admin.post("/v1/jobs", &json!({"name": "leased"}), 201).await;
+    let reserved = worker.post("/v1/worker/reserve", &json!({}), 200).await;
+    assert_eq!(reserved.at("/jobs/0/job_id"), leased.job_id(), "{}", reserved.text);
+    let waiting = admin.post("/v1/jobs", &json!({"name": "n"}), 201).await;
+    let theirs = stranger.post("/v1/jobs", &json!({"name": "n"}), 201).await;
+    let path = |id: &str| format!("/v1/jobs/{id}");
+    worker.get(&path(leased.job_id()), 200).await;
+    let nowhere = worker.get(&path("0193a5c4-9f3e-7c11-8000-4a1f6c7d2e90"), 403).await;
+    nowhere.assert_problem(403, &["forbidden"]);
+    for (client, id) in [
+        (&other, leased.job_id()),
+        (&worker, waiting.job_id()),
+        (&worker, theirs.job_id()),
+    ] {
+        assert_eq!(client.get(&path(id), 403).await.text, nowhere.text);
+    }
+    // Nor does the stranger's lease token help with a job of another application.
+    let succeed = format!("/v1/worker/{}/succeed", leased.job_id());
+    let token = json!({"lease_token": reserved.at("/jobs/0/lease/token")});
+    stranger
+        .post(&succeed, &token, 404)
+        .await
+        .assert_problem(404, &["job_not_found"]);
+    worker.post(&succeed, &token, 200).await;
     app.finish().await;
 }
 

@@ -1,6 +1,6 @@
 //! Between a server and PostgreSQL: cuts connections around a COMMIT, or altogether.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -11,6 +11,9 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, Wr
 use tokio::net::tcp::OwnedReadHalf;
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::sync::{Notify, watch};
+
+/// What servers do of their own accord, now and then.
+const UPKEEP: [&str; 4] = ["sweep_jobs", "sweep_keys", "fold_counts", "unblock_missed"];
 
 /// What becomes of a COMMIT.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -186,9 +189,11 @@ impl Shared {
         answered: &Notify,
     ) {
         let mut first = true;
+        let mut statements = Statements::default();
         while let Some(message) = read_message(&mut requests, std::mem::take(&mut first)).await {
             let commit = message.first() == Some(&b'Q') && message[5..].eq_ignore_ascii_case(b"COMMIT\0");
-            let fault = if commit { self.next_fault() } else { None };
+            let asked_for = statements.note(&message);
+            let fault = if commit && asked_for { self.next_fault() } else { None };
             let Some(fault) = fault else {
                 if postgres.write_all(&message).await.is_err() {
                     break;
@@ -227,6 +232,36 @@ impl Shared {
         if std::mem::take(&mut *self.last.lock().unwrap()) && fault != Fault::CutServerSide {
             self.open.send_replace(false);
         }
+    }
+}
+
+/// Statements by the name that a connection gave them, and what its transaction used.
+#[derive(Default)]
+struct Statements {
+    upkeep: HashSet<Vec<u8>>,
+    used_upkeep: bool,
+}
+
+impl Statements {
+    /// Notes a message; whether the transaction is one that somebody asked for, and not upkeep.
+    fn note(&mut self, message: &[u8]) -> bool {
+        let mut texts = message.get(5..).unwrap_or_default().split(|byte| *byte == 0);
+        match message.first() {
+            Some(b'P') => {
+                let (name, query) = (texts.next().unwrap_or_default(), texts.next().unwrap_or_default());
+                let query = String::from_utf8_lossy(query);
+                if UPKEEP.iter().any(|name| query.contains(&format!("-- solejob {name}:"))) {
+                    self.upkeep.insert(name.to_vec());
+                } else {
+                    self.upkeep.remove(name);
+                }
+            }
+            Some(b'B') => self.used_upkeep |= texts.nth(1).is_some_and(|name| self.upkeep.contains(name)),
+            // A transaction begins or ends.
+            Some(b'Q') => return !std::mem::take(&mut self.used_upkeep),
+            _ => {}
+        }
+        true
     }
 }
 
