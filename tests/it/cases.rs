@@ -112,15 +112,21 @@ async fn run_file(file: &str, count: usize) {
         let (client, room) = (app.client(0).clone(), room.clone());
         runs.spawn(async move {
             let _turn = room.acquire_owned().await;
-            run_case(&client, &case).await
+            (run_case(&client, &case).await, case)
         });
     }
-    let failures = runs
-        .join_all()
-        .await
-        .into_iter()
-        .filter_map(Result::err)
-        .collect::<Vec<_>>();
+    let mut failures = Vec::new();
+    for (outcome, case) in runs.join_all().await {
+        let Err(failure) = outcome else { continue };
+        // A case that sleeps means instants: on a machine with too much to do they pass late. It gets a second
+        // chance, alone; any other has failed.
+        let again = if case.to_string().contains("\"sleep_ms\"") {
+            run_case(app.client(0), &case).await
+        } else {
+            Err(failure)
+        };
+        failures.extend(again.err());
+    }
     assert!(
         failures.is_empty(),
         "{} of {count} cases of {file} failed:\n{}",
