@@ -16,9 +16,10 @@ use crate::http::auth::{Admin, By, Read};
 use crate::http::examples;
 use crate::http::extract::{EVALUATION, PathName, SMALL, Wire};
 use crate::http::object::object;
-use crate::http::problem::{Code, Problem, answers};
+use crate::http::problem::{self, Code, Problem, answers};
 use crate::http::wire::{FinalStateBody, Members, OnMismatchBody, RetryBody};
 use crate::http::{App, JsonBody};
+use crate::job::AppId;
 use crate::job_types::definition::{ActiveDefinition, Definition, JobType, WindowDefinition};
 use crate::job_types::registry::Snapshot;
 use crate::store::StoredType;
@@ -234,9 +235,10 @@ pub(super) async fn put(
         let (store, id, types) = (app.store.clone(), by.app, [(name.clone(), definition)]);
         app.undisturbed(async move { store.declare(id, &types).await }).await?
     };
-    // Another server finds out by itself; this one need not.
-    app.types.refresh(by.app).await?;
-    let found = app.store.job_type(by.app, &name).await?.ok_or_else(not_found)?;
+    look_again(&app, by.app).await;
+    let found = app.store.job_type(by.app, &name).await.map_err(problem::unseen)?;
+    // Whoever deletes it in this moment comes after it.
+    let found = found.ok_or_else(not_found)?;
     let status = if declared.created {
         StatusCode::CREATED
     } else {
@@ -267,7 +269,7 @@ pub(super) async fn delete(
     if !deleted {
         return Err(not_found());
     }
-    app.types.refresh(by.app).await?;
+    look_again(&app, by.app).await;
     Ok(JsonBody(DeletedBody { name, deleted }).into_response())
 }
 
@@ -316,6 +318,13 @@ pub(super) async fn evaluate(
         window_key: ask.window.map(|window| window.key.key.text.as_str().into()),
     })
     .into_response())
+}
+
+/// Spares the next dispatch here from finding out about a change by itself. If it fails, that dispatch does.
+async fn look_again(app: &App, id: AppId) {
+    if let Err(error) = app.types.refresh(id).await {
+        tracing::debug!(%error, "job types could not be loaded after a change");
+    }
 }
 
 fn not_found() -> Problem {

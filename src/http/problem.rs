@@ -409,6 +409,12 @@ fn not_done() -> Problem {
     )
 }
 
+/// A change is stored, and could not be read again for its answer.
+pub fn unseen(error: store::Error) -> Problem {
+    unknown("the change was made, and the database went away before it could be shown; send it again: that is safe")
+        .because(error.to_string())
+}
+
 /// Whether a change is stored that the database was asked for is unknown.
 fn unknown(detail: &str) -> Problem {
     let mut problem = Problem::new(Code::StoreUnavailable, detail);
