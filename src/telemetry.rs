@@ -41,7 +41,7 @@ pub fn metrics() -> Result<PrometheusHandle, BuildError> {
 }
 
 fn describe() {
-    use metrics::{Unit, describe_counter, describe_histogram};
+    use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
     describe_counter!("solejob_dispatches_total", "Dispatches by what became of them");
     describe_counter!(
         "solejob_dispatch_retries_total",
@@ -64,6 +64,36 @@ fn describe() {
         "solejob_dispatch_commit_seconds",
         Unit::Seconds,
         "How long a commit took"
+    );
+    describe_counter!("solejob_jobs_reserved_total", "Jobs given to workers");
+    describe_counter!(
+        "solejob_jobs_given_back_total",
+        "Jobs given back because their worker had hung up"
+    );
+    describe_histogram!(
+        "solejob_reserve_group_size",
+        Unit::Count,
+        "Workers served by one look for jobs"
+    );
+    describe_gauge!("solejob_reserve_lines", "Lines of workers that look at the same queues");
+    describe_gauge!("solejob_reserve_waiting", "Workers that wait for jobs");
+    describe_histogram!("solejob_call_group_size", Unit::Count, "Calls on jobs in a transaction");
+    describe_counter!(
+        "solejob_call_retries_total",
+        "Groups of calls on jobs that were decided anew"
+    );
+    describe_counter!("solejob_jobs_finished_total", "Jobs that ended, by final state");
+    describe_counter!(
+        "solejob_leases_expired_total",
+        "Leases and timeouts found to be over by this server"
+    );
+    describe_counter!(
+        "solejob_jobs_swept_total",
+        "Finished jobs forgotten after their retention"
+    );
+    describe_counter!(
+        "solejob_window_keys_swept_total",
+        "Window keys forgotten after their window"
     );
     describe_counter!("solejob_http_requests_total", "Requests by method, route and status");
     describe_histogram!(
