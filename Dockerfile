@@ -11,8 +11,8 @@ WORKDIR /build
 # The dependencies in a layer of their own: built against empty sources (the benchmark only has to be there), so that
 # it is made anew only when Cargo.toml or Cargo.lock change. A change in src/ costs the compilation of this one package.
 COPY Cargo.toml Cargo.lock build.rs ./
-RUN mkdir src benches \
-    && touch src/lib.rs benches/workers.rs \
+RUN mkdir -p src benches/speed \
+    && touch src/lib.rs benches/speed/main.rs \
     && echo 'fn main() {}' > src/main.rs \
     && cargo build --release --locked --bin solejob
 

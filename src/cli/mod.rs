@@ -92,6 +92,9 @@ enum Command {
         /// Do not wait for the disk: much faster, and a crash of the machine may lose everything. For tests
         #[arg(long)]
         not_durable: bool,
+        /// A setting of PostgreSQL, such as shared_buffers=1GB; may be given again
+        #[arg(long, value_name = "NAME=VALUE", value_parser = pg_setting)]
+        pg_setting: Vec<(String, String)>,
         #[arg(last = true, required = true)]
         command: Vec<OsString>,
     },
@@ -217,16 +220,23 @@ async fn execute(command: Command) -> Result<ExitCode, Error> {
         Command::WithPostgres {
             postgres,
             not_durable,
+            pg_setting,
             command,
         } => {
             let mut settings = postgres.settings()?;
             settings.durable = !not_durable;
+            settings.options = pg_setting;
             let status = embedded::run_with(&settings, "solejob", &command).await?;
             let code = status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1);
             return Ok(ExitCode::from(code));
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn pg_setting(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("a setting is NAME=VALUE")?;
+    Ok((name.to_owned(), value.to_owned()))
 }
 
 impl Dev {

@@ -60,6 +60,11 @@ impl Error {
         }
     }
 
+    /// Whether the database could not be used just now, and certainly did nothing: trying again may help.
+    pub fn nothing_was_done(&self) -> bool {
+        self.class() == Class::Unavailable && !matches!(self, Error::Unanswered(_))
+    }
+
     /// The error of a COMMIT.
     pub(super) fn of_commit(error: sqlx::Error) -> Error {
         let lost = match &error {

@@ -10,7 +10,6 @@ use crate::job::{AppId, Instant, JobId, Parent, Policy, State};
 use crate::store::lives::Counts;
 use crate::store::rows::{FullJobRow, JobRow, millis, state};
 use crate::store::{Error, Store, statements};
-use crate::uniqueness::key::Scope;
 
 /// A job as its readers see it.
 #[derive(Clone, PartialEq, Debug)]
@@ -152,34 +151,6 @@ impl TryFrom<JobRow> for JobView {
     }
 }
 
-impl FullJobRow {
-    fn full(self) -> Result<FullJob, Error> {
-        let FullJobRow {
-            job,
-            worker,
-            reserved_at,
-            attempt_finished_at,
-            attempt_error,
-            lease_token,
-            lease_expires_at,
-        } = self;
-        let last = reserved_at.map(|reserved_at| AttemptView {
-            attempt: job.attempt,
-            worker,
-            reserved_at,
-            started_at: job.started_at,
-            finished_at: attempt_finished_at,
-            error: attempt_error,
-        });
-        Ok(FullJob {
-            job: job.try_into()?,
-            window_keys: Vec::new(),
-            attempts: last.into_iter().collect(),
-            lease: lease_token.zip(lease_expires_at),
-        })
-    }
-}
-
 /// Jobs of one application with everything about them, as the connection sees them.
 pub(super) async fn full_jobs(
     connection: &mut PgConnection,
@@ -191,63 +162,13 @@ pub(super) async fn full_jobs(
     }
     let ids: Vec<Uuid> = ids.iter().map(|id| id.0).collect();
     // The application beside each id: both are then one look into the primary key, whatever plan was made when.
-    let apps = |ids: &[Uuid]| vec![app.0; ids.len()];
     let rows: Vec<FullJobRow> = sqlx::query_as(statements::FULL_JOBS)
-        .bind(apps(&ids))
-        .bind(&ids)
-        .fetch_all(&mut *connection)
+        .bind(vec![app.0; ids.len()])
+        .bind(ids)
+        .fetch_all(connection)
         .await?;
-    let windows: Vec<Option<Uuid>> = rows.iter().map(|row| row.job.window_digest).collect();
-    let found: Vec<Uuid> = rows.iter().map(|row| row.job.job_id).collect();
-    let retried: Vec<Uuid> = rows
-        .iter()
-        .filter(|row| row.job.attempt > 0)
-        .map(|row| row.job.job_id)
-        .collect();
-    let mut jobs = HashMap::with_capacity(rows.len());
-    for row in rows {
-        let full = row.full()?;
-        jobs.insert(full.job.id, full);
-    }
-    let keys = sqlx::query(statements::WINDOW_KEYS)
-        .bind(apps(&found))
-        .bind(&found)
-        .bind(windows)
-        .fetch_all(&mut *connection)
-        .await?;
-    for row in keys {
-        let key = JobWindowKey {
-            key: row.try_get("key")?,
-            scope: Scope::name_of(row.try_get("scope")?).to_owned(),
-            expires_at: row.try_get("expires_at")?,
-        };
-        if let Some(full) = jobs.get_mut(&JobId(row.try_get("job_id")?)) {
-            full.window_keys.push(key);
-        }
-    }
-    if !retried.is_empty() {
-        let past = sqlx::query(statements::PAST_ATTEMPTS)
-            .bind(apps(&retried))
-            .bind(retried)
-            .fetch_all(connection)
-            .await?;
-        for row in past {
-            let attempt = AttemptView {
-                attempt: row.try_get("attempt")?,
-                worker: row.try_get("worker")?,
-                reserved_at: row.try_get("reserved_at")?,
-                started_at: row.try_get("started_at")?,
-                finished_at: row.try_get("finished_at")?,
-                error: row.try_get("error")?,
-            };
-            if let Some(full) = jobs.get_mut(&JobId(row.try_get("job_id")?)) {
-                full.attempts.push(attempt);
-            }
-        }
-        jobs.values_mut()
-            .for_each(|full| full.attempts.sort_by_key(|attempt| attempt.reserved_at));
-    }
-    Ok(jobs)
+    let full = |row: FullJobRow| row.full().map(|full| (full.job.id, full));
+    rows.into_iter().map(full).collect()
 }
 
 impl Store {

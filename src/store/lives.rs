@@ -196,18 +196,25 @@ impl Lives {
             return Ok(Vec::new());
         }
         self.write_rows(changes, now).await?;
-        self.keep_attempts(changes).await?;
-        release_keys(&mut self.tx, changes).await?;
-        let mut counts = Counts::default();
-        for Changed { before, job, .. } in changes {
-            counts.moved(job.app, &job.queue, Some(*before), Some(job.life.state));
-        }
-        counts.write(&mut self.tx).await?;
         self.free_resources(changes).await
     }
 
     async fn write_rows(&mut self, changes: &[Changed<'_>], now: Instant) -> Result<(), Error> {
         let lives: Vec<&Life> = changes.iter().map(|change| &change.job.life).collect();
+        let past: Vec<_> = changes
+            .iter()
+            .filter_map(|c| c.past.as_ref().map(|(token, n, attempt)| (c.job, token, n, attempt)))
+            .collect();
+        // What the jobs held that have ended just now is freed.
+        let ended = changes.iter().filter(|change| change.before.is_live());
+        let ended: Vec<(&LockedJob, FinalStates)> = ended
+            .filter_map(|c| Some((c.job, FinalStates::of(c.job.life.state.final_state()?))))
+            .collect();
+        let mut counts = Counts::default();
+        for Changed { before, job, .. } in changes {
+            counts.moved(job.app, &job.queue, Some(*before), Some(job.life.state));
+        }
+        let counts = counts.changes();
         fn last<'a, T: 'a>(life: &'a Life, value: impl Fn(&'a Attempt) -> Option<T>) -> Option<T> {
             life.last.as_ref().and_then(value)
         }
@@ -236,20 +243,6 @@ impl Lives {
             .bind(column(&lives, |l| l.error.as_deref()))
             .bind(column(&lives, |l| l.finished_at))
             .bind(column(&lives, |l| l.delete_after()))
-            .execute(&mut *self.tx)
-            .await?;
-        Ok(())
-    }
-
-    async fn keep_attempts(&mut self, changes: &[Changed<'_>]) -> Result<(), Error> {
-        let past: Vec<_> = changes
-            .iter()
-            .filter_map(|c| c.past.as_ref().map(|(token, n, attempt)| (c.job, token, n, attempt)))
-            .collect();
-        if past.is_empty() {
-            return Ok(());
-        }
-        sqlx::query(statements::KEEP_ATTEMPTS)
             .bind(column(&past, |(job, ..)| job.app.0))
             .bind(column(&past, |(job, ..)| job.id.0))
             .bind(column(&past, |(_, token, ..)| **token))
@@ -260,6 +253,15 @@ impl Lives {
             .bind(column(&past, |(.., a)| a.finished_at))
             .bind(column(&past, |(.., a)| a.ended.map(|(_, end)| end.as_str())))
             .bind(column(&past, |(.., a)| a.error.as_deref()))
+            .bind(column(&ended, |(job, _)| job.app.0))
+            .bind(column(&ended, |(job, _)| job.id.0))
+            .bind(column(&ended, |(job, _)| job.active_digest))
+            .bind(column(&ended, |(job, _)| job.window_digest))
+            .bind(column(&ended, |(_, end)| i16::from(end.bits())))
+            .bind(column(&counts, |((app, ..), _)| app.0))
+            .bind(column(&counts, |((_, queue, _), _)| queue.as_str()))
+            .bind(column(&counts, |((.., state), _)| *state))
+            .bind(column(&counts, |(_, change)| *change))
             .execute(&mut *self.tx)
             .await?;
         Ok(())
@@ -313,26 +315,6 @@ impl Lives {
     }
 }
 
-/// Frees what the jobs held that have ended just now.
-async fn release_keys(tx: &mut PgConnection, changes: &[Changed<'_>]) -> Result<(), Error> {
-    let ended = changes.iter().filter(|change| change.before.is_live());
-    let ended: Vec<(&LockedJob, FinalStates)> = ended
-        .filter_map(|c| Some((c.job, FinalStates::of(c.job.life.state.final_state()?))))
-        .collect();
-    if ended.is_empty() {
-        return Ok(());
-    }
-    sqlx::query(statements::RELEASE_KEYS)
-        .bind(column(&ended, |(job, _)| job.app.0))
-        .bind(column(&ended, |(job, _)| job.id.0))
-        .bind(column(&ended, |(job, _)| job.active_digest))
-        .bind(column(&ended, |(job, _)| job.window_digest))
-        .bind(column(&ended, |(_, end)| i16::from(end.bits())))
-        .execute(tx)
-        .await?;
-    Ok(())
-}
-
 pub(super) fn column<'a, R, T>(rows: &'a [R], value: impl Fn(&'a R) -> T) -> Vec<T> {
     rows.iter().map(value).collect()
 }
@@ -354,8 +336,12 @@ impl Counts {
         }
     }
 
+    fn changes(self) -> Vec<((AppId, String, &'static str), i64)> {
+        self.0.into_iter().filter(|(_, change)| *change != 0).collect()
+    }
+
     pub(super) async fn write(self, tx: &mut PgConnection) -> Result<(), Error> {
-        let changes: Vec<_> = self.0.into_iter().filter(|(_, change)| *change != 0).collect();
+        let changes = self.changes();
         if changes.is_empty() {
             return Ok(());
         }

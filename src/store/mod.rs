@@ -14,6 +14,7 @@ mod lives;
 mod locks;
 mod queues;
 mod reserve;
+mod room;
 mod rows;
 mod schema;
 mod statements;
@@ -38,7 +39,7 @@ pub use keys::{KeyHolder, Reset};
 pub use lives::{Changed, Lives, LockedJob};
 pub use locks::{Begun, Committed, Locked, Written};
 pub use queues::{QueueView, ScopeView};
-pub use reserve::{After, Reserved, Shape, Wish};
+pub use reserve::{After, Known, Reserved, Shape, Wish};
 pub use schema::migrate;
 pub use statements::STATEMENTS;
 pub use tokens::{Caller, NewToken, TokenHash, TokenView};
@@ -106,6 +107,9 @@ pub const SETTINGS: [(&str, &str); 12] = [
     ("enable_mergejoin", "off"),
 ];
 
+/// After this long without use a connection may have died unnoticed.
+const IDLE_UNTESTED: Duration = Duration::from_secs(1);
+
 impl Store {
     /// Connects to `url` and makes sure that the database is one that this server can work with.
     pub async fn connect(url: &str, limits: &Limits) -> Result<Store, Error> {
@@ -125,8 +129,8 @@ impl Store {
             Box::pin(async move { Ok(suspected.is_err()) })
         });
         let dispatch = dispatch.connect_lazy_with(options.clone());
-        let work = pool(2 * limits.work_in_flight).connect_lazy_with(options.clone());
-        let general = pool(limits.connections).connect_lazy_with(options.clone());
+        let work = tested(pool(2 * limits.work_in_flight)).connect_lazy_with(options.clone());
+        let general = tested(pool(limits.connections)).connect_lazy_with(options.clone());
         // Not by way of the pool, which says of a database that it cannot reach only that it has waited.
         let first = tokio::time::timeout(limits.acquire, PgConnection::connect_with(&options));
         let mut first = first.await.map_err(|_| sqlx::Error::PoolTimedOut)??;
@@ -163,6 +167,13 @@ impl Store {
         self.work.close().await;
         self.general.close().await;
     }
+}
+
+/// Connections that have just been used are given out as they are; one that was idle is asked first whether it lives.
+fn tested(pool: PgPoolOptions) -> PgPoolOptions {
+    pool.test_before_acquire(false).before_acquire(|connection, meta| {
+        Box::pin(async move { Ok(meta.idle_for < IDLE_UNTESTED || connection.ping().await.is_ok()) })
+    })
 }
 
 fn options(url: &str) -> Result<PgConnectOptions, Error> {

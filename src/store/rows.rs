@@ -7,9 +7,10 @@ use crate::duration::Millis;
 use crate::job::{Backoff, Instant, JobId, Policy, Retry, State};
 use crate::store::Error;
 use crate::store::holders::HeldKey;
+use crate::store::jobs::{AttemptView, FullJob, JobWindowKey};
 use crate::uniqueness::decide::{HeldJob, JobNow};
 use crate::uniqueness::fingerprint::Fingerprint;
-use crate::uniqueness::key::KeyDigest;
+use crate::uniqueness::key::{KeyDigest, Scope};
 
 pub(super) fn state(text: &str) -> Result<State, Error> {
     let inconsistent = |_| Error::Inconsistent {
@@ -152,7 +153,6 @@ pub(super) struct JobRow {
     pub(super) metadata: Option<String>,
     pub(super) resource_keys: Option<Vec<String>>,
     pub(super) active_key: Option<String>,
-    pub(super) window_digest: Option<Uuid>,
     pub(super) parent_job_id: Option<Uuid>,
     pub(super) parent_attempt: Option<i32>,
     #[sqlx(flatten)]
@@ -174,15 +174,142 @@ impl JobRow {
     }
 }
 
-/// A job of `full_jobs`.
+/// A job of `full_jobs` or `reserve`.
 #[derive(FromRow)]
 pub(super) struct FullJobRow {
     #[sqlx(flatten)]
-    pub(super) job: JobRow,
-    pub(super) worker: Option<String>,
-    pub(super) reserved_at: Option<Instant>,
-    pub(super) attempt_finished_at: Option<Instant>,
-    pub(super) attempt_error: Option<String>,
-    pub(super) lease_token: Option<Uuid>,
-    pub(super) lease_expires_at: Option<Instant>,
+    job: JobRow,
+    worker: Option<String>,
+    reserved_at: Option<Instant>,
+    attempt_finished_at: Option<Instant>,
+    attempt_error: Option<String>,
+    lease_token: Option<Uuid>,
+    lease_expires_at: Option<Instant>,
+    #[sqlx(flatten)]
+    windows: WindowArrays,
+    #[sqlx(flatten)]
+    past: PastArrays,
+}
+
+/// The window keys of one job: one member of each array for each key, null where there is none.
+#[derive(FromRow)]
+struct WindowArrays {
+    window_scopes: Option<Vec<String>>,
+    window_keys: Option<Vec<String>>,
+    window_ends: Option<Vec<Instant>>,
+}
+
+/// The attempts of one job before the last, likewise.
+#[derive(FromRow)]
+struct PastArrays {
+    past_attempts: Option<Vec<i32>>,
+    past_workers: Option<Vec<Option<String>>>,
+    past_reserved: Option<Vec<Instant>>,
+    past_started: Option<Vec<Option<Instant>>>,
+    past_finished: Option<Vec<Instant>>,
+    past_errors: Option<Vec<Option<String>>>,
+}
+
+impl WindowArrays {
+    fn keys(self) -> Vec<JobWindowKey> {
+        let columns = self.window_ends.into_iter().flatten();
+        let columns = columns.zip(self.window_scopes.into_iter().flatten());
+        let columns = columns.zip(self.window_keys.into_iter().flatten());
+        let mut keys: Vec<JobWindowKey> = columns
+            .map(|((expires_at, scope), key)| JobWindowKey {
+                key,
+                scope: Scope::name_of(&scope).to_owned(),
+                expires_at,
+            })
+            .collect();
+        keys.sort_unstable_by(|a, b| (a.expires_at, &a.scope, &a.key).cmp(&(b.expires_at, &b.scope, &b.key)));
+        keys
+    }
+}
+
+impl PastArrays {
+    fn attempts(self) -> Vec<AttemptView> {
+        let numbers = self.past_attempts.into_iter().flatten();
+        let columns = numbers.zip(self.past_workers.into_iter().flatten());
+        let columns = columns.zip(self.past_reserved.into_iter().flatten());
+        let columns = columns.zip(self.past_started.into_iter().flatten());
+        let columns = columns.zip(self.past_finished.into_iter().flatten());
+        let columns = columns.zip(self.past_errors.into_iter().flatten());
+        columns
+            .map(
+                |(((((attempt, worker), reserved_at), started_at), finished_at), error)| AttemptView {
+                    attempt,
+                    worker,
+                    reserved_at,
+                    started_at,
+                    finished_at: Some(finished_at),
+                    error,
+                },
+            )
+            .collect()
+    }
+}
+
+impl FullJobRow {
+    pub(super) fn full(self) -> Result<FullJob, Error> {
+        let FullJobRow {
+            job,
+            worker,
+            reserved_at,
+            attempt_finished_at,
+            attempt_error,
+            lease_token,
+            lease_expires_at,
+            windows,
+            past,
+        } = self;
+        let last = reserved_at.map(|reserved_at| AttemptView {
+            attempt: job.attempt,
+            worker,
+            reserved_at,
+            started_at: job.started_at,
+            finished_at: attempt_finished_at,
+            error: attempt_error,
+        });
+        let mut attempts = past.attempts();
+        attempts.extend(last);
+        attempts.sort_by_key(|attempt| attempt.reserved_at);
+        Ok(FullJob {
+            job: job.try_into()?,
+            window_keys: windows.keys(),
+            attempts,
+            lease: lease_token.zip(lease_expires_at),
+        })
+    }
+}
+
+/// A job that `reserve` has just given out, with the attempt that its row showed until then.
+#[derive(FromRow)]
+pub(super) struct ReservedRow {
+    pub(super) place: i32,
+    #[sqlx(flatten)]
+    full: FullJobRow,
+    before_attempt: i32,
+    before_worker: Option<String>,
+    before_reserved_at: Option<Instant>,
+    before_started_at: Option<Instant>,
+    before_finished_at: Option<Instant>,
+    before_error: Option<String>,
+}
+
+impl ReservedRow {
+    pub(super) fn full(self) -> Result<FullJob, Error> {
+        let before = self.before_reserved_at.map(|reserved_at| AttemptView {
+            attempt: self.before_attempt,
+            worker: self.before_worker,
+            reserved_at,
+            started_at: self.before_started_at,
+            finished_at: self.before_finished_at,
+            error: self.before_error,
+        });
+        let mut full = self.full.full()?;
+        full.attempts.extend(before);
+        full.attempts.sort_by_key(|attempt| attempt.reserved_at);
+        Ok(full)
+    }
 }

@@ -19,8 +19,6 @@ statements! {
     TAKE_OVER = "take_over.sql";
     SETTLE = "settle.sql";
     FULL_JOBS = "full_jobs.sql";
-    WINDOW_KEYS = "window_keys.sql";
-    PAST_ATTEMPTS = "past_attempts.sql";
     LIST = "list.sql";
     ATTEMPTS = "attempts.sql";
     LEASED_BY = "leased_by.sql";
@@ -28,12 +26,11 @@ statements! {
     DELETE_JOB = "delete_job.sql";
     LOCK_LIVES = "lock_lives.sql";
     WRITE_LIVES = "write_lives.sql";
-    KEEP_ATTEMPTS = "keep_attempts.sql";
     PAST_ENDS = "past_ends.sql";
-    RELEASE_KEYS = "release_keys.sql";
     COUNT_QUEUES = "count_queues.sql";
     PROMOTE_DUE = "promote_due.sql";
     LEFT = "left.sql";
+    RESERVE = "reserve.sql";
     PICK = "pick.sql";
     LEASE_JOBS = "lease_jobs.sql";
     RESERVED_BEFORE = "reserved_before.sql";

@@ -4,8 +4,8 @@ use std::collections::HashSet;
 
 use uuid::Uuid;
 
-use crate::job::{AppId, Instant, JobId, NewJob, Parent, Policy, Retry, State};
-use crate::store::lives::{Counts, column};
+use crate::job::{AppId, Instant, JobId, NewJob, Parent, Policy, Retry};
+use crate::store::lives::column;
 use crate::store::locks::Written;
 use crate::store::{Error, Locked, statements};
 use crate::uniqueness::decide::{AskedKey, AskedWindow, HeldJob};
@@ -184,11 +184,7 @@ impl Locked {
             .bind(column(&claims, |c| c.job.active_key.as_deref()))
             .execute(&mut *self.tx)
             .await?;
-        let mut counts = Counts::default();
-        for creation in jobs {
-            counts.moved(creation.app, &creation.job.queue, None, Some(State::Pending));
-        }
-        counts.write(&mut self.tx).await
+        Ok(())
     }
 
     async fn take_over(&mut self, writes: &Writes<'_>) -> Result<(), Error> {

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use metrics::{counter, histogram};
 use tokio::sync::{Mutex, mpsc, oneshot};
@@ -22,6 +23,12 @@ const QUEUE_CALLS: usize = 16_384;
 
 /// How often a group is tried again when another transaction came in between.
 const ATTEMPTS: u32 = 10;
+
+/// For so long a database that cannot be reached is tried again.
+pub(super) const DEADLINE: Duration = Duration::from_secs(8);
+
+/// The pause before that.
+pub(super) const RECONNECT_PAUSE: Duration = Duration::from_millis(100);
 
 /// What a call led to.
 #[derive(Clone, PartialEq, Debug)]
@@ -182,6 +189,7 @@ impl Runner {
     }
 
     async fn decide(&self, group: &[Waiting]) -> Result<Vec<Result<Answer, Failure>>, Failure> {
+        let deadline = Instant::now() + DEADLINE;
         for attempt in 1.. {
             match self.attempt(group).await {
                 Ok((results, news)) => {
@@ -191,6 +199,10 @@ impl Runner {
                 Err(error) if error.class() == Class::Again && attempt < ATTEMPTS => {
                     counter!("solejob_call_retries_total").increment(1);
                     tracing::debug!(%error, attempt, "a group of calls is tried again");
+                }
+                Err(error) if error.nothing_was_done() && Instant::now() < deadline => {
+                    counter!("solejob_call_retries_total").increment(1);
+                    tokio::time::sleep(RECONNECT_PAUSE).await;
                 }
                 Err(error) => {
                     tracing::error!(%error, calls = group.len(), "calls on jobs were not carried out");

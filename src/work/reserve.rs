@@ -18,9 +18,9 @@ use uuid::Uuid;
 use crate::duration::Millis;
 use crate::job::{AppId, JobId};
 use crate::life::Call;
-use crate::store::{After, Class, FullJob, Reserved, Shape, Store, Wish};
+use crate::store::{After, Class, FullJob, Known, Reserved, Shape, Store, Wish};
 use crate::wakeups::{News, Wakeups};
-use crate::work::calls::{Calls, Failure};
+use crate::work::calls::{Calls, DEADLINE, Failure, RECONNECT_PAUSE};
 
 /// A lost notification costs at most this.
 const POLL: Duration = Duration::from_secs(1);
@@ -56,6 +56,9 @@ pub struct Request {
     /// How long to wait for the first job.
     pub wait: Duration,
 }
+
+/// Those whose time has come get in line this often at least, while there is always somebody to serve.
+const PROMOTE: Duration = Duration::from_millis(20);
 
 /// After a look that passed over jobs which somebody else had locked, the next one comes this soon.
 const PASSED_OVER: Duration = Duration::from_millis(20);
@@ -232,6 +235,28 @@ impl Reserver {
     }
 }
 
+/// What the looks of a line have shown until now.
+#[derive(Default)]
+struct Seen {
+    promoted: Option<Instant>,
+    resources: bool,
+}
+
+impl Seen {
+    /// For the next look, which promotes if that is due.
+    fn known(&mut self) -> Known {
+        let now = Instant::now();
+        let promoted = self.promoted.is_some_and(|last| now < last + PROMOTE);
+        if !promoted {
+            self.promoted = Some(now);
+        }
+        Known {
+            promoted,
+            resources: self.resources,
+        }
+    }
+}
+
 /// What a look at the database led to.
 enum Looked {
     /// There may be more jobs for those who have not been served.
@@ -247,8 +272,9 @@ impl Shared {
     async fn serve(&self, shape: Shape, line: Arc<Line>) {
         let watch = self.wakeups.watch_queues(shape.app, &shape.queues);
         gauge!("solejob_reserve_lines").increment(1.0);
+        let mut seen = Seen::default();
         loop {
-            let looked = self.look(&shape, &line).await;
+            let looked = self.look(&shape, &line, &mut seen).await;
             let patience = match looked {
                 Looked::More => None,
                 Looked::PassedOver => Some(PATIENCE),
@@ -290,14 +316,20 @@ impl Shared {
     }
 
     /// One transaction for the head of the line.
-    async fn look(&self, shape: &Shape, line: &Line) -> Looked {
+    async fn look(&self, shape: &Shape, line: &Line, seen: &mut Seen) -> Looked {
         let group = take_group(&mut line.waiting());
         if group.is_empty() {
             return Looked::Empty(None);
         }
         let wishes: Vec<Wish> = group.iter().map(|waiting| waiting.wish.clone()).collect();
-        match self.reserve(shape, &wishes).await {
-            Ok(Reserved { jobs, after, woken }) => {
+        match self.reserve(shape, &wishes, seen).await {
+            Ok(Reserved {
+                jobs,
+                after,
+                woken,
+                resources,
+            }) => {
+                seen.resources = resources;
                 let others = woken.into_iter().filter(|queue| !shape.queues.contains(queue));
                 self.wakeups.tell(others.map(|queue| News::Queue(shape.app, queue)));
                 let given: usize = jobs.iter().map(Vec::len).sum();
@@ -338,13 +370,19 @@ impl Shared {
         }
     }
 
-    async fn reserve(&self, shape: &Shape, wishes: &[Wish]) -> Result<Reserved, Failure> {
+    async fn reserve(&self, shape: &Shape, wishes: &[Wish], seen: &mut Seen) -> Result<Reserved, Failure> {
         let _permit = self.in_flight.acquire().await;
-        for _ in 0..ATTEMPTS {
-            match self.store.reserve(shape, wishes).await {
+        let deadline = Instant::now() + DEADLINE;
+        for attempt in 1.. {
+            match self.store.reserve(shape, wishes, seen.known()).await {
                 Ok(reserved) => return Ok(reserved),
-                Err(error) if error.class() == Class::Again => {
+                Err(error) if error.class() == Class::Again && attempt < ATTEMPTS => {
                     tracing::debug!(%error, "a reserve is tried again");
+                }
+                Err(error)
+                    if error.nothing_was_done() && Instant::now() < deadline && !self.stopping.is_cancelled() =>
+                {
+                    tokio::time::sleep(RECONNECT_PAUSE).await;
                 }
                 Err(error) => {
                     tracing::error!(%error, "jobs could not be reserved");
@@ -352,9 +390,7 @@ impl Shared {
                 }
             }
         }
-        Err(Failure::Unavailable(
-            "other transactions came in between, again and again".into(),
-        ))
+        Err(Failure::Internal("a reserve has no result".into()))
     }
 
     /// Answers those who have waited long enough, if it is known that there is nothing for them, with this much

@@ -7,9 +7,10 @@ select
         cross join lateral (
             select from jobs
             where app_id = $1 and queue = q.queue and ready and ($3::text[] is null or name = any($3))
+            order by priority desc, run_at, job_id -- the order of the index that is to be used
             limit 1
         ) as first
-        where not exists (select from paused_queues as paused where paused.app_id = $1 and paused.queue = q.queue)
+        where (select count(*) from paused_queues as paused where paused.app_id = $1 and paused.queue = q.queue) = 0
     ) as passed_over,
     (
         select min(extract(epoch from due.run_at - clock_timestamp()) * 1000)::double precision

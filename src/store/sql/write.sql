@@ -1,4 +1,4 @@
--- solejob write: the jobs that a group creates, and the keys that it claims, in the order of their digests.
+-- solejob write: the jobs that a group creates, counted, and the keys that it claims, in the order of their digests.
 with created as (
     insert into jobs (
         app_id, job_id, name, queue, priority, state, payload, metadata, resource_keys, active_key, active_digest,
@@ -20,6 +20,10 @@ with created as (
         window_digest, parent_job_id, parent_attempt, max_attempts, backoff, backoff_initial_ms, backoff_factor,
         backoff_max_ms, backoff_jitter, timeout_ms, retention_ms, run_at
     )
+    returning app_id, queue, state
+), counted as (
+    insert into queue_counts (app_id, queue, state, jobs)
+    select app_id, queue, state, count(*) from created group by app_id, queue, state
 )
 insert into job_keys (
     app_id, digest, dimension, name, scope, key, job_id, since, expires_at, fingerprint, release_on, linked,
