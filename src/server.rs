@@ -90,7 +90,7 @@ pub async fn run(config: Config, metrics: PrometheusHandle, stop: CancellationTo
         tasks.clone(),
     );
     maintenance::start(&store, &wakeups, &calls, &stop, &tasks);
-    let app = App {
+    let app = App::from(http::Parts {
         store: store.clone(),
         dispatcher: dispatcher.clone(),
         types,
@@ -103,7 +103,7 @@ pub async fn run(config: Config, metrics: PrometheusHandle, stop: CancellationTo
         metrics: metrics.clone(),
         stopping: stop.clone(),
         tasks: tasks.clone(),
-    };
+    });
 
     let listener = TcpListener::bind(config.listen)
         .await

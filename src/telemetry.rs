@@ -77,6 +77,7 @@ fn describe() {
     );
     describe_gauge!("solejob_reserve_lines", "Lines of workers that look at the same queues");
     describe_gauge!("solejob_reserve_waiting", "Workers that wait for jobs");
+    describe_gauge!("solejob_jobs_awaited", "Requests that wait for a job to finish");
     describe_histogram!("solejob_call_group_size", Unit::Count, "Calls on jobs in a transaction");
     describe_counter!(
         "solejob_call_retries_total",

@@ -8,6 +8,7 @@ mod dispatching;
 mod load;
 mod place;
 mod report;
+mod waking;
 mod working;
 
 use std::time::Duration;
@@ -18,6 +19,7 @@ use dispatching::Keys;
 use load::{Failed, Sample, Span};
 use place::{Database, Server};
 use report::{HEAD, Round, Row};
+use waking::By;
 
 #[derive(Parser)]
 struct Args {
@@ -194,6 +196,27 @@ impl Bench {
         }
     }
 
+    async fn waking(&self) -> Result<(), Failed> {
+        self.database.clear().await?;
+        let (one, other) = (self.servers[0].address, self.servers[1].address);
+        println!("| a waiting worker gets a job | p50 ms | p99 ms | most ms |\n| --- | --- | --- | --- |");
+        for by in [By::Dispatch, By::StartTime, By::Resource] {
+            for (at, worker) in [("the same server", one), ("another server", other)] {
+                let waits = waking::waits(by, one, worker).await?;
+                let at_share = |share: usize| waits[(waits.len() * share / 100).min(waits.len() - 1)];
+                let what = format!("{by:?} at {at}");
+                println!(
+                    "| {what} | {:.1} | {:.1} | {:.1} |",
+                    at_share(50),
+                    at_share(99),
+                    at_share(100)
+                );
+            }
+        }
+        println!();
+        Ok(())
+    }
+
     async fn round(&self, load: Load, unit: Unit) -> Result<Round, Failed> {
         let unit = match unit {
             Unit::Inserts(clients) => self.database.inserts(clients, self.span.measured.as_secs()).await?,
@@ -225,13 +248,16 @@ async fn main() -> Result<(), Failed> {
         waiting: args.waiting,
         large: args.large.unwrap_or(0),
     };
+    if "waking".contains(&args.only) {
+        bench.waking().await?;
+    }
     let large = (
         "dispatch into large tables",
         Load::Large(256),
         Unit::Own(Load::Singles(256, Keys::Unique)),
     );
-    let rows = ROWS.iter().chain(args.large.is_some().then_some(&large));
     println!("{HEAD}");
+    let rows = ROWS.iter().chain(args.large.is_some().then_some(&large));
     for (what, load, unit) in rows.filter(|(what, ..)| what.contains(&args.only)) {
         let against = match unit {
             Unit::Inserts(clients) => format!("pgbench, {clients} clients"),

@@ -21,15 +21,7 @@ pub struct Server {
 impl Server {
     pub fn start(binary: &str, database: &str) -> Result<Server, Failed> {
         let mut process = Command::new(binary)
-            .args([
-                "serve",
-                "--anonymous",
-                "--migrate",
-                "--log",
-                "warn",
-                "--listen",
-                "127.0.0.1:0",
-            ])
+            .args(["serve", "--anonymous", "--migrate", "--listen", "127.0.0.1:0"])
             .env("DATABASE_URL", database)
             .stdout(Stdio::piped())
             .spawn()?;

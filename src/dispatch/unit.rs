@@ -1,5 +1,7 @@
 //! A dispatch, or a batch, that has passed preparation; and how it passes it once more.
 
+use std::sync::Arc;
+
 use crate::dispatch::clock::DatabaseClock;
 use crate::dispatch::dispatcher::{Failure, counted};
 use crate::dispatch::prepare::{Prepared, Request, Surroundings, prepare, unknown_parent};
@@ -48,10 +50,25 @@ pub async fn prepare_unit(
     clock: &DatabaseClock,
     draft: Draft,
 ) -> Result<Result<PreparedUnit, Faults>, Error> {
-    let mut snapshot = types.of(draft.app);
+    let snapshot = types.of(draft.app);
     let mut unit = PreparedUnit::of(draft);
+    unit.prepare_again(&snapshot, clock);
+    if unit.faults.is_empty() && unit.items.iter().all(|item| !item.orphan) {
+        return Ok(Ok(unit));
+    }
+    // In a box: the room for what asks the database would be set aside for every dispatch.
+    Box::pin(prepare_with_care(store, types, clock, snapshot, unit)).await
+}
+
+/// The rest of it for a unit that something may be wrong with.
+async fn prepare_with_care(
+    store: &Store,
+    types: &Types,
+    clock: &DatabaseClock,
+    mut snapshot: Arc<Snapshot>,
+    mut unit: PreparedUnit,
+) -> Result<Result<PreparedUnit, Faults>, Error> {
     loop {
-        unit.prepare_again(&snapshot, clock);
         let declared = |(index, _): &(usize, Invalid)| snapshot.declares(&unit.requests[*index].name);
         let mut by_types = unit.faults.iter().any(declared);
         if unit.faults.is_empty() && unit.refuse_orphans(store).await? {
@@ -69,6 +86,7 @@ pub async fn prepare_unit(
             Some(newer) => snapshot = newer,
             None => return Ok(Err(unit.faults)),
         }
+        unit.prepare_again(&snapshot, clock);
     }
 }
 

@@ -52,10 +52,12 @@ impl Tokens {
 
     async fn caller(&self, token: &str) -> Result<Option<Arc<Caller>>, Arc<store::Error>> {
         let hash = TokenHash::of(token);
+        if let Some(known) = self.known.get(&hash).await {
+            return Ok(known);
+        }
         // One look-up at a time for each token, however many requests bring it.
-        self.known
-            .try_get_with(hash, async { Ok(self.store.caller(hash).await?.map(Arc::new)) })
-            .await
+        let look_up = async { Ok(self.store.caller(hash).await?.map(Arc::new)) };
+        Box::pin(self.known.try_get_with(hash, look_up)).await
     }
 }
 

@@ -5,7 +5,6 @@ use axum::response::{IntoResponse, Response};
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use tokio::task::JoinSet;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
@@ -382,26 +381,23 @@ pub(super) async fn finish(
         finish_of(item).map_err(below)
     });
     let items: Vec<(String, Ending)> = items.collect::<Result<_, _>>()?;
-    let mut results: Vec<FinishResultBody> = Vec::with_capacity(items.len());
-    let mut ending = JoinSet::new();
-    for (index, (job_id, item)) in items.into_iter().enumerate() {
-        let (state, error) = (None, None);
+    // All are begun before the first is waited for, so that one transaction ends them.
+    let begin = |(job_id, item): (String, Ending)| {
+        let promise = item.map(|(job, call)| app.calls.begin(by.app, job, call));
+        (job_id, promise)
+    };
+    let begun: Vec<_> = items.into_iter().map(begin).collect();
+    let mut results: Vec<FinishResultBody> = Vec::with_capacity(begun.len());
+    for (job_id, promise) in begun {
+        let ended = match promise {
+            Ok(promise) => promise.kept().await.map_err(Problem::from),
+            Err(problem) => Err(problem),
+        };
+        let (state, error) = match ended {
+            Ok(Answer { state, .. }) => (Some(state.as_str()), None),
+            Err(problem) => (None, Some(problem.into_body())),
+        };
         results.push(FinishResultBody { job_id, state, error });
-        match item {
-            Err(problem) => results[index].error = Some(problem.into_body()),
-            Ok((job, call)) => {
-                let (calls, app) = (app.calls.clone(), by.app);
-                // Together, so that one transaction ends them; and to their end, whatever the client does.
-                ending.spawn(async move { (index, calls.call(app, job, call).await) });
-            }
-        }
-    }
-    while let Some(ended) = ending.join_next().await {
-        let (index, answer) = ended.map_err(|panic| problem::internal().because(panic.to_string()))?;
-        match answer {
-            Ok(Answer { state, .. }) => results[index].state = Some(state.as_str()),
-            Err(failure) => results[index].error = Some(Problem::from(failure).into_body()),
-        }
     }
     Ok(JsonBody(FinishReceiptBody { results }).into_response())
 }

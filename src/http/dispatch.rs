@@ -63,7 +63,8 @@ pub(super) async fn dispatch(
     let receipt = only(app.dispatcher.dispatch(unit).await?)?;
     let location = format!("/v1/jobs/{}", receipt.job_id);
     let job = match prefer {
-        PreferWait(Some(wait)) if by.reads => waited(&app, by.app, receipt.job_id, wait).await?,
+        // In a box, as whatever is rare here: the room for it would be set aside and cleared for every dispatch.
+        PreferWait(Some(wait)) if by.reads => Box::pin(waited(&app, by.app, receipt.job_id, wait)).await?,
         _ => None,
     };
     let body = DispatchedBody {
@@ -196,9 +197,11 @@ pub(super) async fn unit(
 async fn parents<'a>(app: &App, id: AppId, requests: impl Iterator<Item = &'a Request>) -> Result<Parents, Problem> {
     let named = requests.filter_map(|request| prepare::job_id_of(&request.parent.as_ref()?.0));
     let named: BTreeSet<JobId> = named.collect();
-    Ok(Parents(
-        app.store.attempts(id, &named.into_iter().collect::<Vec<_>>()).await?,
-    ))
+    if named.is_empty() {
+        return Ok(Parents::default());
+    }
+    let named: Vec<JobId> = named.into_iter().collect();
+    Ok(Parents(Box::pin(app.store.attempts(id, &named)).await?))
 }
 
 /// The one result of a unit of one.

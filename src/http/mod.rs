@@ -28,6 +28,8 @@ mod worker;
 
 use std::any::Any;
 use std::future::Future;
+use std::ops::Deref;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -66,9 +68,13 @@ impl Default for Limits {
     }
 }
 
-/// What handlers work with.
+/// What handlers work with. Every request clones it several times, so that is one count and not many.
 #[derive(Clone, Debug)]
-pub struct App {
+pub struct App(Arc<Parts>);
+
+/// The use cases and settings behind the routes.
+#[derive(Debug)]
+pub struct Parts {
     pub store: Store,
     pub dispatcher: Dispatcher,
     pub types: Types,
@@ -83,6 +89,20 @@ pub struct App {
     pub stopping: CancellationToken,
     /// What goes on though its client hung up.
     pub tasks: TaskTracker,
+}
+
+impl From<Parts> for App {
+    fn from(parts: Parts) -> App {
+        App(Arc::new(parts))
+    }
+}
+
+impl Deref for App {
+    type Target = Parts;
+
+    fn deref(&self) -> &Parts {
+        &self.0
+    }
 }
 
 impl App {
@@ -152,7 +172,7 @@ pub fn router(app: App) -> Router {
         .method_not_allowed_fallback(meta::method_not_allowed)
         // A panic is caught inside of what counts and logs, so that it is counted and logged as well.
         .layer(CatchPanicLayer::custom(panicked))
-        .layer(axum::middleware::from_fn(drain::drain))
+        // One layer for both: each costs every request two allocations.
         .layer(axum::middleware::from_fn(observe::observe))
         .with_state(app)
 }

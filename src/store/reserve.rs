@@ -100,7 +100,9 @@ impl Store {
             .iter()
             .zip(wishes)
             .all(|(jobs, wish)| jobs.len() >= wish.jobs);
-        if !all_granted && !(known.promoted && promote_due(&self.work, shape).await? > 0) {
+        // What has become due since they were promoted is worth another look.
+        let more_due = !all_granted && known.promoted && promote_due(&self.work, shape).await? > 0;
+        if !all_granted && !more_due {
             reserved.after = left(&self.work, shape).await?;
         }
         Ok(reserved)

@@ -135,7 +135,16 @@ impl Calls {
             .ok_or_else(|| Failure::Internal("a call left no job behind".into()))
     }
 
+    /// Begins to carry out a call, so that several may go together; whatever becomes of the promise, it is carried out.
+    pub fn begin(&self, app: AppId, job: JobId, call: Call) -> Promise {
+        Promise(self.enqueue(app, job, call, false))
+    }
+
     async fn carry_out(&self, app: AppId, job: JobId, call: Call, show: bool) -> Result<Answer, Failure> {
+        Promise(self.enqueue(app, job, call, show)).kept().await
+    }
+
+    fn enqueue(&self, app: AppId, job: JobId, call: Call, show: bool) -> Begun {
         let (answer, answered) = oneshot::channel();
         self.queue
             .try_send(Waiting {
@@ -149,7 +158,19 @@ impl Calls {
                 mpsc::error::TrySendError::Full(_) => Failure::Overloaded,
                 mpsc::error::TrySendError::Closed(_) => Failure::ShuttingDown,
             })?;
-        answered.await.unwrap_or_else(|_| Err(Failure::died()))
+        Ok(answered)
+    }
+}
+
+type Begun = Result<oneshot::Receiver<Result<Answer, Failure>>, Failure>;
+
+/// The answer to a call that was begun.
+#[derive(Debug)]
+pub struct Promise(Begun);
+
+impl Promise {
+    pub async fn kept(self) -> Result<Answer, Failure> {
+        self.0?.await.unwrap_or_else(|_| Err(Failure::died()))
     }
 }
 

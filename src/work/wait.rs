@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use metrics::gauge;
 use tokio::time::Instant;
 
 use crate::job::{AppId, JobId};
@@ -26,6 +27,7 @@ impl Waits {
     /// Returns when the job has finished, is gone, or the time is over. True if it has finished or is gone.
     pub async fn finished(&self, app: AppId, job: JobId, time: Duration) -> Result<bool, Error> {
         let watch = self.wakeups.watch_job(app, job);
+        let _awaited = Awaited::one();
         let end = Instant::now() + time;
         loop {
             let states = self.store.job_states(&[(app, job)]).await?;
@@ -36,6 +38,22 @@ impl Waits {
                 return Ok(false);
             }
         }
+    }
+}
+
+/// Somebody who waits, for as long as this is kept.
+struct Awaited;
+
+impl Awaited {
+    fn one() -> Awaited {
+        gauge!("solejob_jobs_awaited").increment(1.0);
+        Awaited
+    }
+}
+
+impl Drop for Awaited {
+    fn drop(&mut self) {
+        gauge!("solejob_jobs_awaited").decrement(1.0);
     }
 }
 

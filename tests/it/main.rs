@@ -18,6 +18,7 @@ mod lifecycle;
 mod mixed;
 mod openapi;
 mod overload;
+mod prefer;
 mod races;
 mod resources;
 mod servers;
