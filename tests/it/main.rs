@@ -7,6 +7,7 @@ mod batches;
 mod cases;
 mod cli_dispatch;
 mod cli_jobs;
+mod cli_keys;
 mod cli_retries;
 mod cli_work;
 mod client_gone;
