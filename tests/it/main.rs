@@ -25,6 +25,7 @@ mod servers;
 mod statements;
 mod support;
 mod tokens;
+mod trigger_dev;
 mod unknown_commit;
 mod waking;
 mod webhooks;
