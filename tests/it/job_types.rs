@@ -1,5 +1,7 @@
 //! Job types over several servers, and from a file.
 
+mod selectors;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
