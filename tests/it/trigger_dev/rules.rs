@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::{assert_refused, batch, item, items, jobs, trigger, trigger_keyed};
-use crate::support::{App, Call, Options};
+use crate::support::{App, Call, Gate, Options};
 
 #[tokio::test]
 async fn a_trigger_that_is_sent_again_finds_its_run() {
@@ -279,5 +279,73 @@ async fn numbers_and_texts_reach_the_worker_to_the_letter() {
     }
     let large = json!({"payload": "x".repeat(2 << 20)});
     assert_refused(&trigger(&app, "t", &large, 413).await, 413, "payload_too_large");
+    app.finish().await;
+}
+
+#[tokio::test]
+async fn a_cancelled_run_keeps_its_key_and_a_deleted_one_answers_for_it() {
+    let app = App::start().await;
+    let body = json!({"options": {"idempotencyKey": "k", "tags": "a"}});
+    let run = trigger(&app, "t", &body, 200).await.str("/id").to_owned();
+    app.post_nothing(&format!("/api/v2/runs/{run}/cancel"), 200).await;
+    let again = trigger(&app, "t", &body, 200).await;
+    assert_eq!((again.str("/id"), again.at("/isCached")), (run.as_str(), &json!(true)));
+    app.delete(&format!("/v1/jobs/{run}"), 200).await;
+    let gone = trigger(&app, "t", &body, 200).await;
+    assert_eq!((gone.str("/id"), gone.at("/isCached")), (run.as_str(), &json!(true)));
+    assert_refused(
+        &app.get(&format!("/api/v3/runs/{run}"), 404).await,
+        404,
+        "job_not_found",
+    );
+    app.finish().await;
+}
+
+#[tokio::test]
+async fn metadata_and_tags_are_kept_apart() {
+    let app = App::start().await;
+    let options = json!({"metadata": {"customer": "7"}, "tags": ["vip", "eu", "vip"], "machine": "micro"});
+    let run = trigger(&app, "t", &json!({"options": options}), 200)
+        .await
+        .str("/id")
+        .to_owned();
+    let shown = app.get(&format!("/api/v3/runs/{run}"), 200).await;
+    assert_eq!(
+        (shown.at("/tags"), shown.at("/metadata")),
+        (&json!(["eu", "vip"]), &json!({"customer": "7"}))
+    );
+    let found = app.get("/v1/jobs?metadata.tag:vip=true", 200).await;
+    assert_eq!(found.str("/jobs/0/job_id"), run);
+    for name in ["tag:x", "trigger.batch", "trigger.other"] {
+        let refused = trigger(&app, "t", &json!({"options": {"metadata": {name: "x"}}}), 400).await;
+        assert_refused(&refused, 400, "invalid_request");
+        assert_eq!(refused.str("/param"), format!("/options/metadata/{name}"));
+    }
+    app.finish().await;
+}
+
+#[tokio::test]
+async fn what_the_server_cannot_take_now_may_be_sent_again() {
+    let app = App::with(Options::default().arg("--queue-units=1").arg("--groups-in-flight=1")).await;
+    let gate = Gate::close(&app).await;
+    let client = app.client(0).clone();
+    let first = tokio::spawn(async move { trigger(&client, "t", &json!({}), 200).await });
+    gate.more_waiting_than(0).await;
+    // One of these waits for its turn; the others are turned away at once.
+    let mut calls = tokio::task::JoinSet::new();
+    for _ in 0..5 {
+        let client = app.client(0).clone();
+        calls.spawn(async move { trigger(&client, "t", &json!({}), [200, 503]).await });
+    }
+    for _ in 0..4 {
+        let refused = calls.join_next().await.unwrap().unwrap();
+        assert_refused(&refused, 503, "overloaded");
+        assert_eq!(refused.header("x-should-retry"), None, "it is the SDK's to decide");
+        assert_eq!(refused.header("retry-after"), Some("1"));
+    }
+    gate.open().await;
+    assert_eq!(calls.join_next().await.unwrap().unwrap().status, 200);
+    first.await.unwrap();
+    assert_eq!(jobs(&app).await, 2);
     app.finish().await;
 }
