@@ -1,4 +1,4 @@
-//! The wire: the only room that knows axum, utoipa and status codes.
+//! The wire: routes, status codes, the OpenAPI document.
 //!
 //! A route is one file or a part of one, read from top to bottom: wire types, description, handler. Handlers
 //! extract, call one use case, and answer. Every rejection is a [`problem::Problem`].

@@ -15,7 +15,7 @@ use crate::job::{Instant, State as JobState};
 use crate::settings::is_name;
 use crate::store::ListFilter;
 use crate::trigger_dev::options::{BATCH_MEMBER, TAG_PREFIX, TAG_VALUE};
-use crate::trigger_dev::refusal::{Caller, Members, Refusal};
+use crate::trigger_dev::refusal::{Caller, QueryMembers, Refusal};
 use crate::trigger_dev::run::{EnvironmentBody, ListedBody, Status};
 
 const LIMIT_DEFAULT: u32 = 25;
@@ -56,7 +56,7 @@ struct Pagination {
 pub(super) async fn list(
     State(app): State<App>,
     Caller(by): Caller<Read>,
-    Members(mut query): Members,
+    QueryMembers(mut query): QueryMembers,
 ) -> Result<Response, Refusal> {
     let limit = match query.take("page[size]")?.map(|text| text.parse()) {
         None => LIMIT_DEFAULT,

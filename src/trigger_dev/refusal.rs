@@ -177,13 +177,13 @@ impl<T: DeserializeOwned, const KIND: u8> FromRequest<App> for Json<T, KIND> {
 
 /// The members of the query string.
 #[derive(Debug)]
-pub(super) struct Members(pub(super) Query);
+pub(super) struct QueryMembers(pub(super) Query);
 
-impl FromRequestParts<App> for Members {
+impl FromRequestParts<App> for QueryMembers {
     type Rejection = Refusal;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Refusal> {
-        Ok(Members(Query::from_request_parts(parts, app).await?))
+        Ok(QueryMembers(Query::from_request_parts(parts, app).await?))
     }
 }
 
