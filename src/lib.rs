@@ -7,7 +7,7 @@
 //!   declared for a job name, and what of it a dispatch can say as well.
 //! - [`store`]: PostgreSQL, and the only room that knows it.
 //! - [`dispatch`]: the use case: prepare, group, decide, answer.
-//! - [`http`]: the wire.
+//! - [`http`]: the wire. [`trigger_dev`]: the wire that Trigger.dev's clients speak.
 //! - [`client`]: the other end of the wire, for the command line.
 //! - [`embedded`]: a private PostgreSQL for `dev` and for tests.
 //! - [`config`], [`telemetry`], [`server`], [`cli`]: how it is put together and started.
@@ -29,6 +29,7 @@ pub mod server;
 pub mod settings;
 pub mod store;
 pub mod telemetry;
+pub mod trigger_dev;
 pub mod uniqueness;
 pub mod wakeups;
 pub mod work;

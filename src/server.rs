@@ -15,6 +15,7 @@ use crate::dispatch::{DatabaseClock, Dispatcher, Types};
 use crate::http::{self, App, auth};
 use crate::maintenance;
 use crate::store::{self, Class, NewToken, Store, TokenHash};
+use crate::trigger_dev;
 use crate::wakeups::Wakeups;
 use crate::work::{Calls, Reserver, Waits};
 
@@ -48,7 +49,11 @@ pub async fn run(config: Config, metrics: PrometheusHandle, stop: CancellationTo
         Access::Anonymous {
             application,
             environment,
-        } => auth::Access::Open(store.application(&application, &environment).await?),
+        } => auth::Access::Open(auth::OpenTo {
+            app: store.application(&application, &environment).await?,
+            application: application.into(),
+            environment: environment.into(),
+        }),
         Access::Tokens { bootstrap } => {
             match bootstrap {
                 Some(Secret(token)) => store.set_bootstrap_token(&bootstrap_token(&token)).await?,
@@ -122,7 +127,8 @@ pub async fn run(config: Config, metrics: PrometheusHandle, stop: CancellationTo
         }
     });
 
-    let serve = axum::serve(listener, http::router(app)).with_graceful_shutdown(stop.clone().cancelled_owned());
+    let serve = axum::serve(listener, http::router(app, trigger_dev::routes()))
+        .with_graceful_shutdown(stop.clone().cancelled_owned());
     // The last fifth of the grace is for what still has to be stored.
     let grace = config.shutdown_grace.mul_f64(0.8);
     let mut out_of_time = std::pin::pin!(async {

@@ -11,8 +11,9 @@ use serde_json::value::RawValue;
 use crate::cli::Error;
 use crate::cli::import::Import;
 use crate::cli::jobs::WAIT_MAX;
-use crate::cli::remote::{EXIT_CODES, JobRow, Output, Remote, WAITING, pair, print, span};
-use crate::client::{Document, Repeat, printable};
+use crate::cli::parent::{Parent, ParentArgs};
+use crate::cli::remote::{EXIT_CODES, JobRow, Output, Remote, WAITING, pair, print, span, tell};
+use crate::client::{self, Client, Document, Repeat, printable};
 use crate::json;
 
 /// A window that ends sooner could be over before the last repeat of a request.
@@ -21,8 +22,9 @@ const REPEATS_TAKE: Duration = Duration::from_secs(300);
 const EXAMPLES: &str = "Examples:
   solejob dispatch place-order --payload '{\"order\": 42}' --active-key order:42
   solejob dispatch nightly --window-key 2027-01-01 --window 7d
+  solejob dispatch charge --idempotency-key order-42
   generate-report | solejob dispatch mail-report --payload -
-  solejob dispatch --from jobs.ndjson --window-key-prefix import-7 --window 7d";
+  solejob dispatch --from jobs.ndjson --idempotency-key import-7";
 
 #[derive(clap::Args)]
 #[command(after_help = EXIT_CODES, after_long_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
@@ -38,7 +40,26 @@ pub(super) struct Dispatch {
     #[arg(long, value_name = "DURATION")]
     window: Option<String>,
     #[command(flatten)]
+    idempotency: Idempotency,
+    #[command(flatten)]
+    parent: ParentArgs,
+    #[command(flatten)]
     import: ImportArgs,
+}
+
+/// The spelling `idempotency_key` of a window key.
+#[derive(clap::Args)]
+pub(super) struct Idempotency {
+    /// Reuse the job of an earlier dispatch with this key; it is freed when that job fails. With --from line N gets the
+    /// key KEY/N, unless it has a key of its own: the whole file is then safe to send again
+    #[arg(long, value_name = "KEY", conflicts_with_all = ["window_key", "window", "window_key_prefix"])]
+    pub(super) idempotency_key: Option<String>,
+    /// How long the idempotency key is held [default: the window of the job type, else 30d]
+    #[arg(long, value_name = "DURATION", requires = "idempotency_key")]
+    pub(super) idempotency_key_ttl: Option<String>,
+    /// Within what the idempotency key is held: run, attempt or global [default: run with a parent, else global]
+    #[arg(long, value_name = "SCOPE", requires = "idempotency_key")]
+    pub(super) scope: Option<String>,
 }
 
 #[derive(clap::Args)]
@@ -71,11 +92,11 @@ struct Single {
     /// Reuse the job of an earlier dispatch with this key, as long as its window lasts
     #[arg(long, value_name = "KEY", requires = "window")]
     window_key: Option<String>,
-    /// What to do when a different request holds the window key: conflict or reuse
-    #[arg(long, value_name = "WHAT", requires = "window_key")]
+    /// What to do when a different request holds the window key or idempotency key: conflict or reuse
+    #[arg(long, value_name = "WHAT")]
     on_mismatch: Option<String>,
-    /// A final state of the job that frees the window key early; may be given several times
-    #[arg(long, value_name = "STATE", requires = "window_key")]
+    /// A final state of the job that frees the window key or idempotency key early, may be given several times; or none
+    #[arg(long, value_name = "STATE")]
     release_on: Vec<String>,
     /// A SCOPE:KEY that only so many jobs may have at once; may be given several times
     #[arg(long = "resource-key", value_name = "SCOPE:KEY")]
@@ -83,12 +104,6 @@ struct Single {
     /// A text to find the job by; may be given several times
     #[arg(long, value_name = "NAME=VALUE", value_parser = pair)]
     metadata: Vec<(String, String)>,
-    /// The job that asks for this one
-    #[arg(long, value_name = "ID")]
-    parent_job: Option<String>,
-    /// Its attempt
-    #[arg(long, value_name = "N", requires = "parent_job")]
-    parent_attempt: Option<i64>,
     /// How long an attempt may run
     #[arg(long, value_name = "DURATION")]
     timeout: Option<String>,
@@ -162,6 +177,12 @@ struct Body {
     run_at: Option<String>,
     #[serde(skip_serializing_if = "Uniqueness::is_empty")]
     uniqueness: Uniqueness,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    idempotency_key: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    idempotency_key_ttl: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    idempotency_key_scope: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     resource_keys: Vec<String>,
     #[serde(skip_serializing_if = "Vec::is_empty", serialize_with = "as_object")]
@@ -186,15 +207,8 @@ struct Uniqueness {
     window: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     on_mismatch: Option<String>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    release_on: Vec<String>,
-}
-
-#[derive(Serialize)]
-struct Parent {
-    job_id: String,
     #[serde(skip_serializing_if = "Option::is_none")]
-    attempt: Option<i64>,
+    release_on: Option<Vec<String>>,
 }
 
 #[derive(Serialize, PartialEq, Default)]
@@ -240,6 +254,43 @@ pub(super) fn repeat(window_key: bool, window: Option<&str>, released_early: boo
     }
 }
 
+/// The same of an idempotency key. It outlasts every repeat unless it has a shorter time to live, and is freed by a job
+/// that fails unless it says otherwise.
+pub(super) fn repeat_by_idempotency_key(ttl: Option<&str>, released_early: bool) -> Repeat {
+    match ttl {
+        None if !released_early => Repeat::Safe,
+        ttl => repeat(true, ttl, released_early),
+    }
+}
+
+/// What makes the lines of a file safe to send again: each gets the key PREFIX/N.
+pub(super) enum Keys {
+    Window {
+        prefix: String,
+        window: String,
+    },
+    Idempotency {
+        prefix: String,
+        ttl: Option<String>,
+        scope: Option<String>,
+    },
+}
+
+impl Keys {
+    fn of(window: Option<(String, String)>, idempotency: Idempotency) -> Option<Keys> {
+        let Idempotency {
+            idempotency_key,
+            idempotency_key_ttl: ttl,
+            scope,
+        } = idempotency;
+        match (window, idempotency_key) {
+            (Some((prefix, window)), _) => Some(Keys::Window { prefix, window }),
+            (None, Some(prefix)) => Some(Keys::Idempotency { prefix, ttl, scope }),
+            (None, None) => None,
+        }
+    }
+}
+
 impl Dispatch {
     pub(super) async fn run(self) -> Result<ExitCode, Error> {
         let Dispatch {
@@ -247,6 +298,8 @@ impl Dispatch {
             json,
             single,
             window,
+            idempotency,
+            parent,
             import,
         } = self;
         let ImportArgs {
@@ -256,14 +309,19 @@ impl Dispatch {
             batch_size,
         } = import;
         let client = remote.client()?;
+        let parent = parent.parent()?;
         match from {
-            None => single.run(&client, &Output { json }, window).await,
+            None => {
+                let output = Output { json };
+                single.run(&client, &output, window, idempotency, parent).await
+            }
             Some(from) => {
                 let import = Import {
                     client,
                     json,
                     continue_on_conflict,
-                    keys: window_key_prefix.zip(window),
+                    keys: Keys::of(window_key_prefix.zip(window), idempotency),
+                    parent,
                     batch_size: batch_size.into(),
                 };
                 import.run(&from).await
@@ -275,23 +333,28 @@ impl Dispatch {
 impl Single {
     async fn run(
         self,
-        client: &crate::client::Client,
+        client: &Client,
         output: &Output,
         window: Option<String>,
+        idempotency: Idempotency,
+        parent: Option<Parent>,
     ) -> Result<ExitCode, Error> {
         let (preview, wait) = (self.preview, self.wait);
-        let repeat = repeat(
-            self.window_key.is_some(),
-            window.as_deref(),
-            !self.release_on.is_empty(),
-        );
-        let body = self.body(window)?;
+        let body = self.body(window, idempotency, parent.clone())?;
+        let repeat = body.repeat();
         let body = serde_json::to_string(&body).map_err(|error| Error::Usage(error.to_string()))?;
+        let explained = |answer: Result<Document, client::Error>| {
+            answer.inspect_err(|error| {
+                let hint = error.code().and_then(|code| parent.as_ref()?.explain(code));
+                hint.iter().for_each(|hint| tell(hint));
+            })
+        };
         if preview {
-            output.show(client.preview(&body).await, |document| receipt(document, "would be "))?;
+            let answer = explained(client.preview(&body).await);
+            output.show(answer, |document| receipt(document, "would be "))?;
             return Ok(ExitCode::SUCCESS);
         }
-        let answer = client.dispatch(&body, wait, repeat).await;
+        let answer = explained(client.dispatch(&body, wait, repeat).await);
         let job = answer.as_ref().ok().and_then(|document| document.read::<Waited>().ok());
         output.show(answer, |document| receipt(document, ""))?;
         match (wait, job) {
@@ -301,7 +364,7 @@ impl Single {
         }
     }
 
-    fn body(self, window: Option<String>) -> Result<Body, Error> {
+    fn body(self, window: Option<String>, idempotency: Idempotency, parent: Option<Parent>) -> Result<Body, Error> {
         let Single {
             name,
             payload,
@@ -316,8 +379,6 @@ impl Single {
             release_on,
             resource_keys,
             metadata,
-            parent_job,
-            parent_attempt,
             timeout,
             retention,
             retry_max_attempts,
@@ -329,6 +390,22 @@ impl Single {
             preview: _,
             wait: _,
         } = self;
+        let Idempotency {
+            idempotency_key,
+            idempotency_key_ttl,
+            scope,
+        } = idempotency;
+        let of_a_key = [
+            ("--on-mismatch", on_mismatch.is_some()),
+            ("--release-on", !release_on.is_empty()),
+        ];
+        if let Some((flag, _)) = of_a_key.iter().find(|(_, given)| *given)
+            && window_key.is_none()
+            && idempotency_key.is_none()
+        {
+            let detail = format!("{flag} says what a key does: give --window-key or --idempotency-key with it");
+            return Err(Error::Usage(detail));
+        }
         Ok(Body {
             name: name.unwrap_or_default(),
             payload: payload_of(payload, payload_file)?,
@@ -341,14 +418,14 @@ impl Single {
                 window_key,
                 window,
                 on_mismatch,
-                release_on,
+                release_on: release_on_of(release_on)?,
             },
+            idempotency_key,
+            idempotency_key_ttl,
+            idempotency_key_scope: scope,
             resource_keys,
             metadata,
-            parent: parent_job.map(|job_id| Parent {
-                job_id,
-                attempt: parent_attempt,
-            }),
+            parent,
             retry: Retry {
                 max_attempts: retry_max_attempts,
                 backoff: retry_backoff,
@@ -360,6 +437,36 @@ impl Single {
             timeout,
             retention,
         })
+    }
+}
+
+/// The final states that free the key; an empty list where it says `none`.
+fn release_on_of(states: Vec<String>) -> Result<Option<Vec<String>>, Error> {
+    if !states.iter().any(|state| state == "none") {
+        return Ok((!states.is_empty()).then_some(states));
+    }
+    if states.len() > 1 {
+        return Err(Error::Usage(
+            "--release-on none stands alone: no end frees the key".into(),
+        ));
+    }
+    Ok(Some(Vec::new()))
+}
+
+impl Body {
+    /// Whether it is safe to send twice.
+    fn repeat(&self) -> Repeat {
+        let Uniqueness {
+            window_key,
+            window,
+            release_on,
+            ..
+        } = &self.uniqueness;
+        let released = |unless_given| release_on.as_ref().map_or(unless_given, |states| !states.is_empty());
+        match &self.idempotency_key {
+            Some(_) => repeat_by_idempotency_key(self.idempotency_key_ttl.as_deref(), released(true)),
+            None => repeat(window_key.is_some(), window.as_deref(), released(false)),
+        }
     }
 }
 

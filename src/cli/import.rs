@@ -11,9 +11,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 
 use crate::cli::Error;
-use crate::cli::dispatch;
+use crate::cli::dispatch::{self, Keys};
 use crate::cli::lines::{self, LINE_BYTES, Lines};
 use crate::cli::object::Object;
+use crate::cli::parent::Parent;
 use crate::cli::remote::{self, CONFLICT, USAGE, print};
 use crate::client::{self, Client, Document, Repeat, printable};
 use crate::json;
@@ -27,8 +28,10 @@ pub(super) struct Import {
     pub(super) client: Client,
     pub(super) json: bool,
     pub(super) continue_on_conflict: bool,
-    /// The prefix of window keys, and their window.
-    pub(super) keys: Option<(String, String)>,
+    /// Which keys lines get that have none.
+    pub(super) keys: Option<Keys>,
+    /// The parent that lines get which name none.
+    pub(super) parent: Option<Parent>,
     pub(super) batch_size: usize,
 }
 
@@ -89,6 +92,7 @@ struct Run {
     summary: Summary,
     bar: ProgressBar,
     told: u64,
+    parent_explained: bool,
     /// With `--json`: what becomes of the lines of this batch, in order.
     results: BTreeMap<u64, String>,
 }
@@ -108,6 +112,7 @@ impl Import {
             summary: Summary::default(),
             bar: progress(length),
             told: 0,
+            parent_explained: false,
             results: BTreeMap::new(),
         };
         let outcome = run.all(lines).await;
@@ -202,15 +207,17 @@ impl Run {
                 repeat: Repeat::Safe,
             }));
         };
-        let key = self
-            .import
-            .keys
-            .as_ref()
-            .map(|(prefix, window)| (format!("{prefix}/{number}"), window));
-        let repeat = give_key(&mut object, key)?;
-        let text = match self.import.keys {
-            Some(_) => serde_json::to_string(&object).map_err(unwritable)?,
-            None => text.into(),
+        let Import { keys, parent, .. } = &self.import;
+        let repeat = give_key(&mut object, number, keys.as_ref())?;
+        if let Some(parent) = parent
+            && !object.has("parent")
+        {
+            object.set("parent", to_raw_value(parent).map_err(unwritable)?);
+        }
+        let text = if keys.is_some() || parent.is_some() {
+            serde_json::to_string(&object).map_err(unwritable)?
+        } else {
+            text.into()
         };
         Ok(Some(Line { number, text, repeat }))
     }
@@ -243,6 +250,11 @@ impl Run {
                         pointer: Some(pointer).filter(|pointer| !pointer.is_empty()),
                     };
                     named.insert(error.index, fault);
+                }
+                let parent = self.import.parent.as_ref().filter(|_| !self.parent_explained);
+                if let Some(hint) = named.values().find_map(|fault| parent?.explain(&fault.code)) {
+                    self.parent_explained = true;
+                    self.bar.suspend(|| remote::tell(&hint));
                 }
                 let before = lines.len();
                 let mut kept = Vec::new();
@@ -405,8 +417,8 @@ fn unwritable(error: serde_json::Error) -> Error {
     Error::Io(error.into())
 }
 
-/// Gives a dispatch a window key, unless it has one in either spelling, and says if it is safe to send twice.
-fn give_key(dispatch: &mut Object, key: Option<(String, &String)>) -> Result<Repeat, Error> {
+/// Gives a dispatch a key, unless it has one in either spelling, and says if it is safe to send twice.
+fn give_key(dispatch: &mut Object, number: u64, keys: Option<&Keys>) -> Result<Repeat, Error> {
     let uniqueness = dispatch
         .get("uniqueness")
         .map(RawValue::get)
@@ -415,39 +427,61 @@ fn give_key(dispatch: &mut Object, key: Option<(String, &String)>) -> Result<Rep
         // It will be refused.
         return Ok(Repeat::Safe);
     };
-    if let Some((key, window)) = key
-        && !uniqueness.has("window_key")
-        && !uniqueness.has("idempotency_key")
-        && !dispatch.has("idempotency_key")
-    {
-        uniqueness.set("window_key", to_raw_value(&key).map_err(unwritable)?);
-        if !uniqueness.has("window") {
-            uniqueness.set("window", to_raw_value(window).map_err(unwritable)?);
+    let has_key = uniqueness.has("window_key") || uniqueness.has("idempotency_key") || dispatch.has("idempotency_key");
+    let set = |object: &mut Object, name: &str, value: &str, replace: bool| {
+        if replace || !object.has(name) {
+            object.set(name, to_raw_value(value).map_err(unwritable)?);
         }
-        dispatch.set("uniqueness", to_raw_value(&uniqueness).map_err(unwritable)?);
+        Ok::<_, Error>(())
+    };
+    match keys.filter(|_| !has_key) {
+        None => {}
+        Some(Keys::Window { prefix, window }) => {
+            set(&mut uniqueness, "window_key", &format!("{prefix}/{number}"), true)?;
+            set(&mut uniqueness, "window", window, false)?;
+            dispatch.set("uniqueness", to_raw_value(&uniqueness).map_err(unwritable)?);
+        }
+        Some(Keys::Idempotency { prefix, ttl, scope }) => {
+            set(dispatch, "idempotency_key", &format!("{prefix}/{number}"), true)?;
+            if let Some(ttl) = ttl {
+                set(dispatch, "idempotency_key_ttl", ttl, false)?;
+            }
+            if let Some(scope) = scope {
+                set(dispatch, "idempotency_key_scope", scope, false)?;
+            }
+        }
     }
-    let window = uniqueness
-        .get("window")
-        .and_then(|window| serde_json::from_str::<String>(window.get()).ok());
-    let released = uniqueness.has("release_on") && uniqueness.get("release_on").is_some_and(|list| list.get() != "[]");
-    Ok(dispatch::repeat(
-        uniqueness.has("window_key"),
-        window.as_deref(),
-        released,
-    ))
+    let text = |object: &Object, name: &str| -> Option<String> { serde_json::from_str(object.get(name)?.get()).ok() };
+    let released = |unless_given| match uniqueness.has("release_on") {
+        true => uniqueness.get("release_on").is_some_and(|list| list.get() != "[]"),
+        false => unless_given,
+    };
+    Ok(match dispatch.has("idempotency_key") {
+        true => dispatch::repeat_by_idempotency_key(text(dispatch, "idempotency_key_ttl").as_deref(), released(true)),
+        false => dispatch::repeat(
+            uniqueness.has("window_key"),
+            text(&uniqueness, "window").as_deref(),
+            released(false),
+        ),
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// What becomes of line 1.
+    fn given(text: &str, keys: &Keys) -> (String, Repeat) {
+        let mut object: Object = serde_json::from_str(text).unwrap();
+        let repeat = give_key(&mut object, 1, Some(keys)).unwrap();
+        (serde_json::to_string(&object).unwrap(), repeat)
+    }
+
     #[test]
     fn keys_are_given_to_those_without() {
-        let window = "7d".to_owned();
-        let given = |text: &str| {
-            let mut object: Object = serde_json::from_str(text).unwrap();
-            let repeat = give_key(&mut object, Some(("k/1".into(), &window))).unwrap();
-            (serde_json::to_string(&object).unwrap(), repeat)
+        let keys = Keys::Window {
+            prefix: "k".into(),
+            window: "7d".into(),
         };
         let key = r#""window_key":"k/1","window":"7d""#;
         let table = [
@@ -485,7 +519,47 @@ mod tests {
         ];
         for (text, wanted, safe) in table {
             let repeat = if safe { Repeat::Safe } else { Repeat::IfNothingDone };
-            assert_eq!(given(text), (wanted, repeat), "{text}");
+            assert_eq!(given(text, &keys), (wanted, repeat), "{text}");
+        }
+    }
+
+    #[test]
+    fn idempotency_keys_are_given_to_those_without() {
+        let keys = |ttl: Option<&str>, scope: Option<&str>| Keys::Idempotency {
+            prefix: "k".into(),
+            ttl: ttl.map(Into::into),
+            scope: scope.map(Into::into),
+        };
+        let table = [
+            (keys(None, None), "{}", r#"{"idempotency_key":"k/1"}"#, false),
+            (
+                keys(Some("1h"), Some("run")),
+                r#"{"idempotency_key":null,"idempotency_key_scope":"global"}"#,
+                r#"{"idempotency_key":"k/1","idempotency_key_scope":"global","idempotency_key_ttl":"1h"}"#,
+                false,
+            ),
+            (
+                keys(None, None),
+                r#"{"uniqueness":{"release_on":[]}}"#,
+                r#"{"uniqueness":{"release_on":[]},"idempotency_key":"k/1"}"#,
+                true,
+            ),
+            (
+                keys(Some("1s"), None),
+                r#"{"uniqueness":{"release_on":[]}}"#,
+                r#"{"uniqueness":{"release_on":[]},"idempotency_key":"k/1","idempotency_key_ttl":"1s"}"#,
+                false,
+            ),
+            (
+                keys(None, Some("run")),
+                r#"{"uniqueness":{"window_key":"own","window":"1h"}}"#,
+                r#"{"uniqueness":{"window_key":"own","window":"1h"}}"#,
+                true,
+            ),
+        ];
+        for (keys, text, wanted, safe) in table {
+            let repeat = if safe { Repeat::Safe } else { Repeat::IfNothingDone };
+            assert_eq!(given(text, &keys), (wanted.to_owned(), repeat), "{text}");
         }
     }
 }

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use serde::{Deserialize, Serialize};
 
 use crate::cli::Error;
+use crate::cli::parent::{Parent, ParentArgs};
 use crate::cli::remote::{EXIT_CODES, NOT_FOUND, Output, Remote, print};
 use crate::client::Document;
 
@@ -23,8 +24,10 @@ pub(super) enum Keys {
         name: String,
         #[command(flatten)]
         key: Key,
+        #[command(flatten)]
+        scope: ScopeArgs,
     },
-    /// Free a window key now, so that the next dispatch with it creates a job
+    /// Free a window key or idempotency key now, so that the next dispatch with it creates a job
     #[command(after_help = EXIT_CODES)]
     Reset {
         #[command(flatten)]
@@ -34,9 +37,10 @@ pub(super) enum Keys {
         /// The job name that the key belongs to
         #[arg(long)]
         name: String,
-        /// The window key
-        #[arg(long)]
-        window_key: String,
+        #[command(flatten)]
+        key: WindowKey,
+        #[command(flatten)]
+        scope: ScopeArgs,
         /// Free it only if this job holds it
         #[arg(long)]
         job_id: Option<String>,
@@ -52,6 +56,38 @@ pub(super) struct Key {
     /// A window key
     #[arg(long)]
     window_key: Option<String>,
+    /// An idempotency key: a window key by another spelling
+    #[arg(long)]
+    idempotency_key: Option<String>,
+}
+
+#[derive(clap::Args)]
+#[group(required = true, multiple = false)]
+pub(super) struct WindowKey {
+    /// The window key
+    #[arg(long)]
+    window_key: Option<String>,
+    /// The idempotency key: a window key by another spelling
+    #[arg(long)]
+    idempotency_key: Option<String>,
+}
+
+#[derive(clap::Args)]
+pub(super) struct ScopeArgs {
+    /// Within what the key is held: run (needs a parent), attempt (needs a parent and its attempt) or global
+    #[arg(long, value_name = "SCOPE", default_value = "global")]
+    scope: String,
+    #[command(flatten)]
+    parent: ParentArgs,
+}
+
+impl ScopeArgs {
+    /// The scope, and the parent that it lies within.
+    fn read(self) -> Result<(String, Option<Parent>), Error> {
+        let ScopeArgs { scope, parent } = self;
+        let parent = if scope == "global" { None } else { parent.parent()? };
+        Ok((scope, parent))
+    }
 }
 
 #[derive(Deserialize)]
@@ -72,7 +108,13 @@ struct Release {
 #[derive(Serialize)]
 struct Reset {
     name: String,
-    window_key: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    window_key: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    idempotency_key: Option<String>,
+    scope: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    parent: Option<Parent>,
     #[serde(skip_serializing_if = "Option::is_none")]
     job_id: Option<String>,
 }
@@ -84,9 +126,24 @@ impl Keys {
                 remote,
                 output,
                 name,
-                key: Key { active_key, window_key },
+                key:
+                    Key {
+                        active_key,
+                        window_key,
+                        idempotency_key,
+                    },
+                scope,
             } => {
+                let (scope, parent) = scope.read()?;
                 let mut query = vec![("name".to_owned(), name)];
+                if scope != "global" {
+                    query.push(("scope".into(), scope));
+                }
+                if let Some(parent) = parent {
+                    query.push(("parent_job_id".into(), parent.job_id().into()));
+                    query.extend(parent.attempt().map(|n| ("parent_attempt".into(), n.to_string())));
+                }
+                query.extend(idempotency_key.map(|key| ("idempotency_key".into(), key)));
                 query.extend(active_key.map(|key| ("active_key".into(), key)));
                 query.extend(window_key.map(|key| ("window_key".into(), key)));
                 let answer = remote.client()?.key(&query).await;
@@ -101,12 +158,20 @@ impl Keys {
                 remote,
                 output,
                 name,
-                window_key,
+                key: WindowKey {
+                    window_key,
+                    idempotency_key,
+                },
+                scope,
                 job_id,
             } => {
+                let (scope, parent) = scope.read()?;
                 let body = Reset {
                     name,
                     window_key,
+                    idempotency_key,
+                    scope,
+                    parent,
                     job_id,
                 };
                 let body = serde_json::to_string(&body).map_err(|error| Error::Usage(error.to_string()))?;

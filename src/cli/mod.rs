@@ -7,6 +7,7 @@ mod jobs;
 mod keys;
 mod lines;
 mod object;
+mod parent;
 mod queues;
 mod remote;
 mod serve;

@@ -27,9 +27,17 @@ const TOKEN_BYTES_MAX: usize = 256;
 #[derive(Clone, Debug)]
 pub enum Access {
     /// Everybody who reaches the listener, for this application: only ever on loopback.
-    Open(AppId),
+    Open(OpenTo),
     /// Bearers of a token.
     Tokens(Tokens),
+}
+
+/// The application that everybody acts for.
+#[derive(Clone, Debug)]
+pub struct OpenTo {
+    pub app: AppId,
+    pub application: Arc<str>,
+    pub environment: Arc<str>,
 }
 
 /// Tokens, looked up and remembered for a while.
@@ -107,6 +115,8 @@ impl Right for Any {
 #[derive(Debug)]
 pub struct By<R> {
     pub app: AppId,
+    pub application: Arc<str>,
+    pub environment: Arc<str>,
     /// `None`: nobody has one here.
     pub token_id: Option<String>,
     /// Whether the token has the right itself, and not only the other that will do.
@@ -121,8 +131,14 @@ impl<R: Right> FromRequestParts<App> for By<R> {
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
         match &app.access {
-            Access::Open(app) => Ok(By {
+            Access::Open(OpenTo {
+                app,
+                application,
+                environment,
+            }) => Ok(By {
                 app: *app,
+                application: application.clone(),
+                environment: environment.clone(),
                 token_id: None,
                 fully: true,
                 reads: true,
@@ -138,6 +154,8 @@ impl<R: Right> FromRequestParts<App> for By<R> {
                 }
                 Ok(By {
                     app: caller.app,
+                    application: caller.application.as_str().into(),
+                    environment: caller.environment.as_str().into(),
                     token_id: Some(caller.token_id.clone()),
                     fully,
                     reads: allows(&caller.rights, Read::NAME),

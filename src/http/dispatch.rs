@@ -177,7 +177,7 @@ async fn single(app: &App, id: AppId, key: IdempotencyKey, body: DispatchBody) -
 }
 
 /// Prepares dispatches, or says of each that is invalid what is wrong with it.
-pub(super) async fn unit(
+pub async fn unit(
     app: &App,
     id: AppId,
     requests: Vec<Request>,
@@ -205,7 +205,7 @@ async fn parents<'a>(app: &App, id: AppId, requests: impl Iterator<Item = &'a Re
 }
 
 /// The one result of a unit of one.
-fn only(outcome: UnitOutcome) -> Result<Receipt, Problem> {
+pub fn only(outcome: UnitOutcome) -> Result<Receipt, Problem> {
     match outcome {
         UnitOutcome::Applied(mut results) => {
             let result = results.pop().ok_or_else(problem::internal)?;

@@ -33,9 +33,9 @@ pub const SINGLE: u8 = 0;
 pub const BATCH: u8 = 1;
 pub const SMALL: u8 = 2;
 /// With room for a payload, which is optional like everything else.
-pub const EVALUATION: u8 = 3;
+pub const OPTIONAL: u8 = 3;
 
-/// A body, understood. For the kinds [`SMALL`] and [`EVALUATION`] it may be left out, and counts as `{}`.
+/// A body, understood. For the kinds [`SMALL`] and [`OPTIONAL`] it may be left out, and counts as `{}`.
 #[derive(Debug)]
 pub struct Wire<T, const KIND: u8>(pub T);
 
@@ -60,7 +60,7 @@ impl FromRequest<App> for Checked<BATCH> {
 
 async fn read(request: Request, kind: u8, limits: &Limits) -> Result<Bytes, Problem> {
     let (limit, code) = match kind {
-        SINGLE => (limits.payload_bytes + SINGLE_BESIDE_PAYLOAD, Code::PayloadTooLarge),
+        SINGLE | OPTIONAL => (limits.payload_bytes + SINGLE_BESIDE_PAYLOAD, Code::PayloadTooLarge),
         BATCH => (limits.batch_bytes, Code::BatchTooLarge),
         _ => (SMALL_BODY, Code::PayloadTooLarge),
     };
@@ -70,7 +70,7 @@ async fn read(request: Request, kind: u8, limits: &Limits) -> Result<Bytes, Prob
     }
     let bytes = collect(request.into_body(), limit, code).await?;
     match (bytes.is_empty(), declared) {
-        (true, _) if matches!(kind, SMALL | EVALUATION) => Ok(Bytes::from_static(b"{}")),
+        (true, _) if matches!(kind, SMALL | OPTIONAL) => Ok(Bytes::from_static(b"{}")),
         (false, MediaType::Missing) => Err(unsupported()),
         _ => Ok(bytes),
     }
@@ -109,8 +109,8 @@ fn unsupported() -> Problem {
     )
 }
 
-/// What is behind the limit is left to be drained.
-async fn collect(mut body: Body, limit: usize, code: Code) -> Result<Bytes, Problem> {
+/// Reads a body of at most `limit` bytes. What is behind the limit is left to be drained.
+pub async fn collect(mut body: Body, limit: usize, code: Code) -> Result<Bytes, Problem> {
     let too_large = || {
         Problem::new(
             code,
@@ -411,6 +411,7 @@ mod tests {
     async fn a_body_has_so_many_bytes_at_most() {
         for (kind, most, code) in [
             (SINGLE, 100 + SINGLE_BESIDE_PAYLOAD, Code::PayloadTooLarge),
+            (OPTIONAL, 100 + SINGLE_BESIDE_PAYLOAD, Code::PayloadTooLarge),
             (BATCH, 1_000, Code::BatchTooLarge),
             (SMALL, SMALL_BODY, Code::PayloadTooLarge),
         ] {

@@ -14,7 +14,7 @@ use crate::dispatch::Parents;
 use crate::dispatch::prepare::{Request, Surroundings, prepare};
 use crate::http::auth::{Admin, By, Read};
 use crate::http::examples;
-use crate::http::extract::{EVALUATION, PathName, SMALL, Wire};
+use crate::http::extract::{OPTIONAL, PathName, SMALL, Wire};
 use crate::http::object::object;
 use crate::http::problem::{self, Code, Problem, answers};
 use crate::http::wire::{FinalStateBody, Members, OnMismatchBody, RetryBody};
@@ -287,7 +287,7 @@ pub(super) async fn evaluate(
     State(app): State<App>,
     by: By<Read>,
     PathName(name): PathName,
-    Wire(body): Wire<EvaluationBody, EVALUATION>,
+    Wire(body): Wire<EvaluationBody, OPTIONAL>,
 ) -> Result<Response, Problem> {
     let EvaluationBody {
         payload,

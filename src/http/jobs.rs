@@ -188,9 +188,10 @@ fn filter(query: &mut Query) -> Result<ListFilter, Problem> {
         nanos => at + chrono::Duration::nanoseconds(i64::from(1_000 - nanos)),
     });
     Ok(ListFilter {
-        name,
-        queue,
-        state,
+        names: name.map(|name| vec![name]),
+        queues: queue.map(|queue| vec![queue]),
+        states: state.map(|state| vec![state]),
+        delayed: None,
         active_key,
         metadata,
         dispatched_after,
@@ -205,10 +206,12 @@ fn is_storable(at: &Instant) -> bool {
 
 /// The path of the next page, with the filters it was asked for with.
 fn next_page(filter: &ListFilter, limit: u32, cursor: &str) -> String {
+    // This list takes one of each.
     let ListFilter {
-        name,
-        queue,
-        state,
+        names,
+        queues,
+        states,
+        delayed: _,
         active_key,
         metadata,
         dispatched_after,
@@ -223,9 +226,12 @@ fn next_page(filter: &ListFilter, limit: u32, cursor: &str) -> String {
             page.push_str(&format!("&{member}={value}"));
         }
     };
-    add("name", name.as_deref());
-    add("queue", queue.as_deref());
-    add("state", state.map(|state| state.as_str()));
+    names.iter().flatten().for_each(|name| add("name", Some(name)));
+    queues.iter().flatten().for_each(|queue| add("queue", Some(queue)));
+    states
+        .iter()
+        .flatten()
+        .for_each(|state| add("state", Some(state.as_str())));
     add("active_key", active_key.as_deref());
     for (name, value) in metadata {
         add(&format!("metadata.{name}"), Some(value));

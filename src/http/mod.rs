@@ -1,4 +1,4 @@
-//! The wire: the only room that knows axum, utoipa and status codes.
+//! The wire: routes, status codes, the OpenAPI document.
 //!
 //! A route is one file or a part of one, read from top to bottom: wire types, description, handler. Handlers
 //! extract, call one use case, and answer. Every rejection is a [`problem::Problem`].
@@ -6,16 +6,16 @@
 pub mod auth;
 mod batch;
 mod calls;
-mod dispatch;
+pub mod dispatch;
 mod drain;
 mod examples;
-mod extract;
+pub mod extract;
 mod idempotency;
 pub mod job_types;
 mod jobs;
 mod keys;
 mod meta;
-mod object;
+pub mod object;
 mod observe;
 pub mod openapi;
 mod prefer;
@@ -25,6 +25,8 @@ mod receipt;
 mod scopes;
 mod wire;
 mod worker;
+
+pub use self::wire::Members;
 
 use std::any::Any;
 use std::future::Future;
@@ -117,7 +119,7 @@ impl App {
 
     /// Runs a transaction to its end, whatever becomes of the client: axum drops the handler of one that hung
     /// up, and a transaction must not be left half way.
-    async fn undisturbed<T: Send + 'static>(
+    pub async fn undisturbed<T: Send + 'static>(
         &self,
         transaction: impl Future<Output = Result<T, store::Error>> + Send + 'static,
     ) -> Result<T, problem::Problem> {
@@ -161,13 +163,14 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(meta::openapi))
 }
 
-/// The server's router.
-pub fn router(app: App) -> Router {
+/// The server's router, with the routes of other rooms beside its own.
+pub fn router(app: App, others: Router<App>) -> Router {
     let (router, _) = routes().split_for_parts();
     // Without the validator: it would have browsers tell another host about this server.
     let docs = SwaggerUi::new("/docs").config(Config::from("/openapi.json").validator_url("none"));
     router
         .merge(docs)
+        .merge(others)
         .fallback(meta::fallback)
         .method_not_allowed_fallback(meta::method_not_allowed)
         // A panic is caught inside of what counts and logs, so that it is counted and logged as well.
@@ -187,7 +190,7 @@ fn panicked(panic: Box<dyn Any + Send + 'static>) -> Response {
 
 /// A JSON answer.
 #[derive(Debug)]
-struct JsonBody<T>(T);
+pub struct JsonBody<T>(pub T);
 
 impl<T: Serialize> IntoResponse for JsonBody<T> {
     fn into_response(self) -> Response {

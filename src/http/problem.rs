@@ -232,6 +232,21 @@ impl Problem {
         self.code
     }
 
+    /// What is wrong with this request, and what to do.
+    pub fn detail(&self) -> &str {
+        &self.body.detail
+    }
+
+    /// JSON pointer to the member at fault.
+    pub fn pointer(&self) -> Option<&str> {
+        self.body.pointer.as_deref()
+    }
+
+    /// The item of a batch that failed it.
+    pub fn index(&self) -> Option<usize> {
+        self.body.index
+    }
+
     /// The problem of a batch: of its lowest invalid item, with all of them.
     pub fn of_items(code: Code, errors: Vec<ItemError>) -> Problem {
         let detail = format!(

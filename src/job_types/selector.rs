@@ -35,6 +35,9 @@ const PARSER_STACK: usize = 16 << 20;
 /// So much of a cause is given at most: it can hold values of the payload.
 const CAUSE_CHARS: usize = 100;
 
+/// What is said instead of a panic.
+const PANICKED: &str = "it cannot be evaluated over this dispatch";
+
 /// An expression, compiled.
 pub struct Selector {
     text: Box<str>,
@@ -181,7 +184,7 @@ impl Selector {
             Ok(Ok(Some(text))) => Ok(text),
             Ok(Ok(None)) => Err(NoKey::Null),
             Ok(Err(error)) => Err(NoKey::Failed(error)),
-            Err(_panic) => Err(NoKey::Failed("it cannot be evaluated over this dispatch".into())),
+            Err(_panic) => Err(NoKey::Failed(PANICKED.into())),
         }
     }
 

@@ -71,12 +71,15 @@ pub struct FullJob {
     pub lease: Option<(Uuid, Instant)>,
 }
 
-/// Which jobs a list shows: those that pass every filter that is given.
+/// Which jobs a list shows: those that pass every filter that is given. Of several names, queues or states a job has
+/// one; of none it has none.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct ListFilter {
-    pub name: Option<String>,
-    pub queue: Option<String>,
-    pub state: Option<State>,
+    pub names: Option<Vec<String>>,
+    pub queues: Option<Vec<String>>,
+    pub states: Option<Vec<State>>,
+    /// Of those that are pending, only the ones whose time is still to come (true), or has come (false).
+    pub delayed: Option<bool>,
     pub active_key: Option<String>,
     /// Name and value, all of which a job must have.
     pub metadata: Vec<(String, String)>,
@@ -191,14 +194,17 @@ impl Store {
         limit: u32,
     ) -> Result<Vec<JobView>, Error> {
         let ListFilter {
-            name,
-            queue,
-            state,
+            names,
+            queues,
+            states,
+            delayed,
             active_key,
             metadata,
             dispatched_after,
             dispatched_before,
         } = filter;
+        let states = states.as_ref();
+        let states = states.map(|states| states.iter().map(|state| state.as_str()).collect::<Vec<_>>());
         let metadata: Option<serde_json::Map<String, serde_json::Value>> = (!metadata.is_empty()).then(|| {
             metadata
                 .iter()
@@ -208,14 +214,15 @@ impl Store {
         let rows: Vec<JobRow> = sqlx::query_as(statements::LIST)
             .bind(app.0)
             .bind(before.map_or(Uuid::max(), |id| id.0))
-            .bind(name)
-            .bind(queue)
-            .bind(state.map(State::as_str))
+            .bind(names)
+            .bind(queues)
+            .bind(states)
             .bind(active_key)
             .bind(metadata.map(|members| serde_json::Value::Object(members).to_string()))
             .bind(dispatched_after)
             .bind(dispatched_before)
             .bind(i64::from(limit))
+            .bind(delayed)
             .fetch_all(&self.general)
             .await?;
         rows.into_iter().map(JobView::try_from).collect()

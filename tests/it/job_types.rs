@@ -1,5 +1,7 @@
 //! Job types over several servers, and from a file.
 
+mod selectors;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -199,6 +201,20 @@ async fn a_file_declares_types_at_each_start() {
         (&json!("third"), &json!(null))
     );
     assert_eq!(app.get("/v1/job-types/m", 200).await.str("/updated_at"), updated);
+    app.finish().await;
+}
+
+/// As large as that of a dispatch.
+#[tokio::test]
+async fn a_large_payload_can_be_evaluated() {
+    let app = App::start().await;
+    let declared = json!({"unique_while_active": {"key": "payload.k"}});
+    app.put("/v1/job-types/n", &declared, 201).await;
+    let body = |bytes: usize| json!({"payload": {"k": "x", "rest": "y".repeat(bytes)}});
+    let keys = app.post("/v1/job-types/n/evaluate", &body(1_000_000), 200).await;
+    assert_eq!(keys.at("/active_key"), "x");
+    let refused = app.post("/v1/job-types/n/evaluate", &body(2_000_000), 413).await;
+    refused.assert_problem(413, &["payload_too_large"]);
     app.finish().await;
 }
 

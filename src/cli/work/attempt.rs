@@ -9,6 +9,7 @@ use rustix::process::Signal;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::cli::parent;
 use crate::cli::work::lease::{Heart, is_lost};
 use crate::cli::work::outcome::{self, Report};
 use crate::cli::work::process::Process;
@@ -170,10 +171,10 @@ fn unstartable(error: &io::Error, retry: bool) -> End {
 fn environment(setting: &Setting, job: &Reserved) -> Vec<(&'static str, String)> {
     let mut variables = vec![
         ("SOLEJOB_URL", setting.url.clone()),
-        ("SOLEJOB_JOB_ID", job.job_id.clone()),
+        (parent::JOB_ID, job.job_id.clone()),
         ("SOLEJOB_JOB_NAME", job.name.clone()),
         ("SOLEJOB_QUEUE", job.queue.clone()),
-        ("SOLEJOB_ATTEMPT", job.attempt.to_string()),
+        (parent::ATTEMPT, job.attempt.to_string()),
         ("SOLEJOB_MAX_ATTEMPTS", job.max_attempts.to_string()),
         ("SOLEJOB_METADATA", job.metadata.get().to_owned()),
     ];

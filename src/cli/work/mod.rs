@@ -33,7 +33,7 @@ const DETAILS: &str = "\
 The command runs once for each job. It gets
   - the payload on standard input, to the letter;
   - SOLEJOB_JOB_ID, SOLEJOB_JOB_NAME, SOLEJOB_QUEUE, SOLEJOB_ATTEMPT, SOLEJOB_MAX_ATTEMPTS and SOLEJOB_METADATA (JSON);
-  - SOLEJOB_URL and SOLEJOB_TOKEN, so that it can dispatch jobs itself.
+  - SOLEJOB_URL and SOLEJOB_TOKEN, so that it can dispatch jobs itself: `solejob dispatch` in it names the job as their parent.
 
 How it ends is how the job ends:
   - status 0: succeeded. What it wrote to standard output is the result: as JSON if it is JSON, else as a string, null if

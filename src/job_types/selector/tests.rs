@@ -273,6 +273,30 @@ fn number_text() -> impl Strategy<Value = String> {
     ]
 }
 
+/// Payloads with what is at the ends of its kind: numbers of any size, odd strings and names, deep nesting.
+fn extreme_json() -> impl Strategy<Value = String> {
+    let odd = "[a-c\u{0}\u{7f}\u{e9}\u{fffd}\u{1f600}\"\\\\/]{0,8}";
+    let text = |text: String| serde_json::Value::from(text).to_string();
+    let leaf = prop_oneof![
+        2 => number_text(),
+        1 => Just("1e99999999999999999999".to_owned()),
+        1 => Just("-0.0".to_owned()),
+        2 => odd.prop_map(text),
+        1 => Just("null".to_owned()),
+        1 => Just("false".to_owned()),
+        1 => (1_usize..100).prop_map(|depth| format!("{}1{}", "[".repeat(depth), "]".repeat(depth))),
+    ];
+    leaf.prop_recursive(4, 32, 6, move |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..6).prop_map(|items| format!("[{}]", items.join(","))),
+            prop::collection::btree_map(prop_oneof!["[abc]", odd], inner, 0..6).prop_map(move |members| {
+                let member = |(key, value): (String, String)| format!("{}:{value}", text(key));
+                format!("{{{}}}", members.into_iter().map(member).collect::<Vec<_>>().join(","))
+            }),
+        ]
+    })
+}
+
 fn json_text() -> impl Strategy<Value = String> {
     let leaf = prop_oneof![
         Just("null".to_owned()),
@@ -359,5 +383,45 @@ proptest! {
         }
         let respelled = format!("{a}{}", if a.contains(['e', 'E']) { "" } else { "e0" });
         prop_assert_eq!(key(&a).is_ok(), key(&respelled).is_ok());
+    }
+
+    /// A panic would be caught and told as a failure: none is there to catch.
+    #[test]
+    fn no_payload_makes_an_evaluation_panic(expression in expression(), payload in extreme_json(), value in "\\PC{0,9}") {
+        prop_assert!(crate::json::check(payload.as_bytes(), crate::json::MAX_DEPTH).is_ok(), "{}", payload);
+        if let Ok(selector) = Selector::compile(&expression) {
+            let metadata = [("a".to_owned(), value)];
+            let input = Input { metadata: &metadata, ..over(&payload) };
+            let evaluated = selector.evaluate(&input);
+            prop_assert_ne!(&evaluated, &Err(NoKey::Failed(PANICKED.into())));
+            // The same dispatch has the same key, whenever it is asked for.
+            prop_assert_eq!(selector.evaluate(&input), evaluated);
+        }
+    }
+
+    #[test]
+    fn a_sum_is_exact_or_fails(a in any::<i64>(), b in prop_oneof![any::<i64>(), -9_i64..9]) {
+        let sum = evaluate("string(payload.a + payload.b)", &format!("{{\"a\": {a}, \"b\": {b}.0}}"));
+        match a.checked_add(b) {
+            Some(exact) => prop_assert_eq!(sum, Ok(exact.to_string())),
+            None => prop_assert!(matches!(sum, Err(NoKey::Failed(_))), "{:?}", sum),
+        }
+    }
+
+    /// Wherever a number stands, and in whatever is compared: what is equal by value is equal, and nothing else.
+    #[test]
+    fn numbers_are_compared_as_what_they_are(a in number_text(), b in number_text()) {
+        let payload = format!("{{\"a\": [{{\"n\": {a}}}], \"b\": [{{\"n\": {b}}}]}}");
+        let exact = |number: &str| {
+            let mut out = Vec::new();
+            canonical::write(number, &mut out).unwrap();
+            out
+        };
+        for expression in ["payload.a == payload.b", "payload.a[0].n == payload.b[0].n", "payload.b[0].n in [payload.a[0].n]"] {
+            let answer = evaluate(&format!("{expression} ? 'same' : 'other'"), &payload);
+            if let Ok(answer) = answer {
+                prop_assert_eq!(answer == "same", exact(&a) == exact(&b), "{} over {}", expression, payload);
+            }
+        }
     }
 }

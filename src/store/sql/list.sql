@@ -7,9 +7,10 @@ select
 from jobs
 where app_id = $1
     and job_id < $2
-    and ($3::text is null or name = $3)
-    and ($4::text is null or queue = $4)
-    and ($5::text is null or state = $5::job_state)
+    and ($3::text[] is null or name = any($3))
+    and ($4::text[] is null or queue = any($4))
+    and ($5::text[] is null or state = any($5::job_state[]))
+    and ($11::boolean is null or state <> 'pending' or (run_at > clock_timestamp()) = $11)
     and ($6::text is null or active_key = $6)
     and ($7::text is null or metadata @> $7::jsonb)
     and ($8::timestamptz is null or dispatched_at > $8)

@@ -65,7 +65,7 @@ async fn a_command_knows_its_job_and_can_dispatch_others() {
     let app = App::with(Options::default().bootstrap_token(secret)).await;
     let script = r#"
         test -z "$SOLEJOB_LEASE_TOKEN" || exit 9
-        "$BINARY" dispatch child --queue other --parent-job "$SOLEJOB_JOB_ID" --parent-attempt "$SOLEJOB_ATTEMPT" >&2 || exit 8
+        "$BINARY" dispatch child --queue other >&2 || exit 8
         printf '{"id":"%s","name":"%s","queue":"%s","attempt":%s,"of":%s,"metadata":%s}' "$SOLEJOB_JOB_ID" \
             "$SOLEJOB_JOB_NAME" "$SOLEJOB_QUEUE" "$SOLEJOB_ATTEMPT" "$SOLEJOB_MAX_ATTEMPTS" "$SOLEJOB_METADATA""#;
     let cli = app

@@ -207,8 +207,10 @@ impl Gate {
                 tokio::spawn(async move {
                     let mut far = TcpStream::connect(server).await.unwrap();
                     tokio::select! {
-                        _ = tokio::io::copy_bidirectional(&mut near, &mut far) => {}
+                        // First: once it is shut, nothing of a new connection goes through.
+                        biased;
                         _ = is_open.wait_for(|open| !open) => {}
+                        _ = tokio::io::copy_bidirectional(&mut near, &mut far) => {}
                     }
                 });
             }

@@ -20,7 +20,7 @@ mod work;
 
 pub(crate) use app::{App, Options};
 pub(crate) use cli::{Cli, Scratch};
-pub(crate) use client::{Answer, Call, Client};
+pub(crate) use client::{Answer, Call, Client, Status};
 pub(crate) use document::at;
 pub(crate) use server::{Server, solejob};
 pub(crate) use session::{Gate, Session};
