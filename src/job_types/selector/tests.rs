@@ -1,5 +1,6 @@
 use proptest::prelude::*;
 
+use super::values::READ_BYTES_MAX;
 use super::*;
 use crate::uniqueness::canonical;
 
@@ -80,6 +81,44 @@ fn strings_are_built() {
     gives("payload[payload.which]", r#"{"which": "a", "a": "x"}"#, "x");
     gives("payload[name]", r#"{"place-order": "x"}"#, "x");
     gives("payload.list[payload.i + 1]", r#"{"list": ["a", "b"], "i": 0}"#, "b");
+}
+
+/// The cost of an expression must not grow with the payload.
+#[test]
+fn an_expression_reads_64_kib_at_most() {
+    let long = "x".repeat(READ_BYTES_MAX);
+    let many = vec!["null"; READ_BYTES_MAX / 16].join(",");
+    let deep = format!("{}{}", "[".repeat(90), "]".repeat(90));
+    let nested = vec![&*deep; 100].join(",");
+    for large in [
+        format!("\"{long}\""),
+        format!("[{many}]"),
+        format!("{{\"{long}\":1}}"),
+        format!("[{nested}]"),
+    ] {
+        let payload = format!("{{\"small\": \"k\", \"large\": {large}}}");
+        assert_eq!(
+            evaluate("payload.small", &payload),
+            Ok("k".to_owned()),
+            "what is not read does not count"
+        );
+        for whole in [
+            "payload.large == 1 ? 'y' : 'n'",
+            "payload == 1 ? 'y' : 'n'",
+            "string(size(payload.large))",
+        ] {
+            let failed = evaluate(whole, &payload);
+            let Err(NoKey::Failed(why)) = &failed else {
+                panic!("{whole}: {failed:?}")
+            };
+            assert!(why.contains("64 KiB"), "{why}");
+        }
+    }
+    let fits = format!("{{\"a\": \"{}\"}}", "x".repeat(READ_BYTES_MAX - 100));
+    assert_eq!(
+        evaluate("string(size(payload.a))", &fits),
+        Ok((READ_BYTES_MAX - 100).to_string())
+    );
 }
 
 /// What is named as a whole is read as a whole.

@@ -12,6 +12,10 @@ use crate::uniqueness::canonical;
 
 pub(super) type Boxed<'t> = Box<dyn Val + 't>;
 
+/// An expression reads so much at most: its cost must not grow with the payload, and a key is short.
+pub(super) const READ_BYTES_MAX: usize = 64 << 10;
+/// What a value counts beside its text.
+const VALUE_BYTES: usize = 16;
 /// So much of a number is shown at most.
 const ECHO_CHARS: usize = 40;
 /// So much of the way to a number is shown at most.
@@ -28,11 +32,18 @@ pub(super) fn read<'t>(text: &'t str, reads: &Reads) -> Result<Boxed<'t>, String
         next: Want::of(reads),
         root: None,
         inexact: None,
+        left: READ_BYTES_MAX,
         complete: false,
     };
     let walked = Scanner::new(text, MAX_DEPTH).run(&mut reader);
     if let Some(inexact) = reader.inexact {
         return Err(inexact);
+    }
+    if reader.left == 0 {
+        return Err(format!(
+            "the members of the payload that the expression reads have more than {} KiB: name smaller ones",
+            READ_BYTES_MAX >> 10
+        ));
     }
     if reader.complete {
         reader.close_container();
@@ -79,6 +90,8 @@ struct Reader<'t, 'r> {
     root: Option<Boxed<'t>>,
     /// A number that cannot be had exactly, and where.
     inexact: Option<String>,
+    /// How much may still be read; nothing is when it is used up.
+    left: usize,
     /// All that is named has been read, and the walk was stopped.
     complete: bool,
 }
@@ -95,6 +108,12 @@ enum Items<'t> {
 }
 
 impl<'t> Reader<'t, '_> {
+    /// Whether there is room for one more value with so much text.
+    fn takes(&mut self, bytes: usize) -> bool {
+        self.left = self.left.saturating_sub(VALUE_BYTES + bytes);
+        self.left > 0
+    }
+
     /// Whether the value that comes is passed over.
     fn passes(&mut self) -> bool {
         if self.passed > 0 {
@@ -144,9 +163,14 @@ impl<'t> Reader<'t, '_> {
     }
 
     fn scalar(&mut self, value: impl FnOnce(&mut Self) -> Boxed<'t>) {
-        if !self.passes() {
+        if self.passes() {
+            return;
+        }
+        if self.takes(0) {
             let value = value(self);
             self.add(value);
+        } else {
+            self.step();
         }
     }
 
@@ -157,6 +181,11 @@ impl<'t> Reader<'t, '_> {
         }
         // Asked before it is stepped over: the place of a container that is passed over counts as well.
         if self.passes() {
+            self.passed = 1;
+            return;
+        }
+        if !self.takes(0) {
+            self.step();
             self.passed = 1;
             return;
         }
@@ -207,6 +236,9 @@ impl<'t> Sink<'t> for Reader<'t, '_> {
             if !matches!(reader.next, Want::Whole) {
                 return Box::new(CelInt::from(0));
             }
+            if !reader.takes(raw.len()) {
+                return Box::new(CelNull);
+            }
             number(raw).unwrap_or_else(|why| {
                 let (number, place) = (cut(raw, ECHO_CHARS), reader.place());
                 reader
@@ -219,10 +251,14 @@ impl<'t> Sink<'t> for Reader<'t, '_> {
 
     fn string(&mut self, text: Text<'t>) {
         self.scalar(|reader| {
-            if matches!(reader.next, Want::Whole) {
-                Box::new(CelString::from(text.decode()))
+            if !matches!(reader.next, Want::Whole) {
+                return Box::new(CelString::from(""));
+            }
+            let text = text.decode();
+            if reader.takes(text.len()) {
+                Box::new(CelString::from(text))
             } else {
-                Box::new(CelString::from(""))
+                Box::new(CelNull)
             }
         });
     }
@@ -263,8 +299,9 @@ impl<'t> Sink<'t> for Reader<'t, '_> {
         }
         let key = key.decode();
         self.next = want.member(&key);
+        let bytes = key.len();
         *next = Some(CelString::from(key));
-        true
+        matches!(self.next, Want::Nothing) || self.takes(bytes)
     }
 }
 

@@ -10,8 +10,8 @@ use solejob::job_types::selector::{Input, Selector};
 /// grows faster than the payload or doubles with each node.
 const BOUND: Duration = Duration::from_secs(10);
 
-/// An eighth of what a payload may have by default: time grows with it, and a build without optimisation is slow.
-const PAYLOAD_BYTES: usize = 128 << 10;
+/// About what an expression reads at most: beyond that it fails, and time does not grow.
+const PAYLOAD_BYTES: usize = 60 << 10;
 
 /// An expression of as many nodes as there may be, each of which has to do with the whole of what it reads.
 fn heavy(over: &str, shape: u8) -> Selector {
