@@ -67,17 +67,17 @@ pub(super) async fn dispatch(
         PreferWait(Some(wait)) if by.reads => Box::pin(waited(&app, by.app, receipt.job_id, wait)).await?,
         _ => None,
     };
-    let body = DispatchedBody {
-        receipt: receipt.into(),
-        job,
-    };
-    let status = match body.receipt.disposition() {
+    let receipt = ReceiptBody::from(receipt);
+    let status = match receipt.disposition() {
         Disposition::Created => StatusCode::CREATED,
         Disposition::Reused => StatusCode::OK,
     };
-    let waited = body.job.is_some();
-    let response = (status, [(header::LOCATION, location)], JsonBody(body)).into_response();
-    Ok(if waited { prefer.applied(response) } else { response })
+    let head = (status, [(header::LOCATION, location)]);
+    Ok(match job {
+        // The same members; serde is slow where one struct is flattened into another.
+        None => (head.0, head.1, JsonBody(receipt)).into_response(),
+        Some(job) => prefer.applied((head.0, head.1, JsonBody(DispatchedBody { receipt, job: Some(job) })).into_response()),
+    })
 }
 
 /// The job, once it has finished or the wait is over. `None` when it is no longer there.

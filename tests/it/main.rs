@@ -22,6 +22,7 @@ mod overload;
 mod prefer;
 mod races;
 mod resources;
+mod round_trips;
 mod servers;
 mod statements;
 mod support;

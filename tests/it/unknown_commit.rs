@@ -1,7 +1,7 @@
 //! Commits whose answer is lost, and a database that goes away: a dispatch makes one job all the same, and
 //! whatever is answered is true.
 
-mod proxy;
+pub(crate) mod proxy;
 mod slow;
 
 use std::time::{Duration, Instant};

@@ -1,6 +1,6 @@
 //! Between a server and PostgreSQL: cuts connections around a COMMIT, or altogether.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -51,17 +51,19 @@ struct Shared {
     open: watch::Sender<bool>,
     /// How many connections there are.
     live: watch::Sender<usize>,
+    /// What each connection has had executed, by the names of the statements.
+    sent: Mutex<Vec<Vec<String>>>,
 }
 
-pub(super) struct Proxy {
+pub(crate) struct Proxy {
     shared: Arc<Shared>,
     /// Leads to the database through the proxy.
-    pub(super) url: String,
+    pub(crate) url: String,
     task: tokio::task::JoinHandle<()>,
 }
 
 impl Proxy {
-    pub(super) async fn before(database_url: &str) -> Self {
+    pub(crate) async fn before(database_url: &str) -> Self {
         let options: PgConnectOptions = database_url.parse().expect("a URL of PostgreSQL");
         let (host, port) = (options.get_host(), options.get_port());
         let socket = options
@@ -92,6 +94,7 @@ impl Proxy {
             met: AtomicUsize::new(0),
             open: watch::Sender::new(true),
             live: watch::Sender::new(0),
+            sent: Mutex::default(),
         });
         let accepting = shared.clone();
         let task = tokio::spawn(async move {
@@ -128,6 +131,14 @@ impl Proxy {
     /// How many COMMITs met a fault.
     pub(super) fn met(&self) -> usize {
         self.shared.met.load(Ordering::SeqCst)
+    }
+
+    /// What the connections have had executed since this was last asked, those that had anything: statements by
+    /// name, each a round trip.
+    pub(crate) fn sent(&self) -> Vec<Vec<String>> {
+        let mut all = self.shared.sent.lock().unwrap();
+        let sent = all.iter_mut().map(std::mem::take);
+        sent.filter(|sent| !sent.is_empty()).collect()
     }
 
     /// Cuts every connection, and takes no more.
@@ -190,9 +201,18 @@ impl Shared {
     ) {
         let mut first = true;
         let mut statements = Statements::default();
+        let mut names = HashMap::new();
+        let place = {
+            let mut sent = self.sent.lock().unwrap();
+            sent.push(Vec::new());
+            sent.len() - 1
+        };
         while let Some(message) = read_message(&mut requests, std::mem::take(&mut first)).await {
             let commit = message.first() == Some(&b'Q') && message[5..].eq_ignore_ascii_case(b"COMMIT\0");
             let asked_for = statements.note(&message);
+            if let Some(executed) = executed(&mut names, &message) {
+                self.sent.lock().unwrap()[place].push(executed);
+            }
             let fault = if commit && asked_for { self.next_fault() } else { None };
             let Some(fault) = fault else {
                 if postgres.write_all(&message).await.is_err() {
@@ -233,6 +253,28 @@ impl Shared {
             self.open.send_replace(false);
         }
     }
+}
+
+/// The name of the statement that a message has executed. `names` are those that this connection has prepared.
+fn executed(names: &mut HashMap<Vec<u8>, String>, message: &[u8]) -> Option<String> {
+    let mut texts = message.get(5..)?.split(|byte| *byte == 0);
+    match message.first()? {
+        b'P' => {
+            let (name, query) = (texts.next()?, String::from_utf8_lossy(texts.next()?).into_owned());
+            names.insert(name.to_vec(), title(&query));
+            None
+        }
+        b'B' => names.get(texts.nth(1)?).cloned(),
+        b'Q' => Some(title(&String::from_utf8_lossy(texts.next()?))),
+        _ => None,
+    }
+}
+
+/// What stands behind `-- solejob`, or the first word.
+fn title(query: &str) -> String {
+    let words = query.trim_start().trim_start_matches("-- solejob ");
+    let title = words.split([' ', ':', ';']).next().unwrap_or_default();
+    title.to_lowercase()
 }
 
 /// Statements by the name that a connection gave them, and what its transaction used.
