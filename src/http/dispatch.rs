@@ -76,7 +76,17 @@ pub(super) async fn dispatch(
     Ok(match job {
         // The same members; serde is slow where one struct is flattened into another.
         None => (head.0, head.1, JsonBody(receipt)).into_response(),
-        Some(job) => prefer.applied((head.0, head.1, JsonBody(DispatchedBody { receipt, job: Some(job) })).into_response()),
+        Some(job) => prefer.applied(
+            (
+                head.0,
+                head.1,
+                JsonBody(DispatchedBody {
+                    receipt,
+                    job: Some(job),
+                }),
+            )
+                .into_response(),
+        ),
     })
 }
 

@@ -129,8 +129,8 @@ impl Store {
             Box::pin(async move { Ok(suspected.is_err()) })
         });
         let dispatch = dispatch.connect_lazy_with(options.clone());
-        let work = tested(pool(2 * limits.work_in_flight)).connect_lazy_with(options.clone());
-        let general = tested(pool(limits.connections)).connect_lazy_with(options.clone());
+        let work = tested_when_idle(pool(2 * limits.work_in_flight)).connect_lazy_with(options.clone());
+        let general = pool(limits.connections).connect_lazy_with(options.clone());
         // Not by way of the pool, which says of a database that it cannot reach only that it has waited.
         let first = tokio::time::timeout(limits.acquire, PgConnection::connect_with(&options));
         let mut first = first.await.map_err(|_| sqlx::Error::PoolTimedOut)??;
@@ -169,8 +169,9 @@ impl Store {
     }
 }
 
-/// Connections that have just been used are given out as they are; one that was idle is asked first whether it lives.
-fn tested(pool: PgPoolOptions) -> PgPoolOptions {
+/// Connections that have just been used are given out as they are, which saves a round trip; one that was idle is asked
+/// first whether it lives. For who tries again where a connection turns out to be dead.
+fn tested_when_idle(pool: PgPoolOptions) -> PgPoolOptions {
     pool.test_before_acquire(false).before_acquire(|connection, meta| {
         Box::pin(async move { Ok(meta.idle_for < IDLE_UNTESTED || connection.ping().await.is_ok()) })
     })
