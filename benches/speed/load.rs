@@ -92,6 +92,27 @@ pub struct Sample {
     pub p99: f64,
     /// Microseconds of processor time for each thing done.
     pub cpu: Cpu,
+    /// How many were in a group on average: dispatches, workers that reserve, calls.
+    pub groups: [f64; 3],
+}
+
+/// Sum and count of the sizes of groups that a server has had.
+pub async fn groups(server: SocketAddr) -> Result<[(f64, f64); 3], Failed> {
+    let (_, text) = Connection::open(server)
+        .await?
+        .request(Method::GET, "/metrics", String::new())
+        .await?;
+    let text = String::from_utf8_lossy(&text).into_owned();
+    let value = |name: String| {
+        let value = text
+            .lines()
+            .find_map(|line| line.strip_prefix(&*name)?.trim().parse().ok());
+        value.unwrap_or(0.0)
+    };
+    Ok(["dispatch", "reserve", "call"].map(|what| {
+        let part = |part: &str| value(format!("solejob_{what}_group_size_{part} "));
+        (part("sum"), part("count"))
+    }))
 }
 
 /// How long one sample takes.
@@ -146,5 +167,6 @@ where
         p50: at(0.5),
         p99: at(0.99),
         cpu,
+        groups: [0.0; 3],
     })
 }

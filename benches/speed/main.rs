@@ -217,13 +217,25 @@ impl Bench {
         Ok(())
     }
 
+    /// The same, with the average size of groups.
+    async fn measure_groups(&self, load: Load) -> Result<Sample, Failed> {
+        let server = self.servers[0].address;
+        let before = load::groups(server).await?;
+        let mut sample = self.measure(load).await?;
+        let after = load::groups(server).await?;
+        for ((size, before), after) in sample.groups.iter_mut().zip(before).zip(after) {
+            *size = (after.0 - before.0) / (after.1 - before.1).max(1.0);
+        }
+        Ok(sample)
+    }
+
     async fn round(&self, load: Load, unit: Unit) -> Result<Round, Failed> {
         let unit = match unit {
             Unit::Inserts(clients) => self.database.inserts(clients, self.span.measured.as_secs()).await?,
             Unit::Own(load) => self.measure(load).await?.per_second,
         };
         Ok(Round {
-            ours: self.measure(load).await?,
+            ours: self.measure_groups(load).await?,
             unit,
         })
     }

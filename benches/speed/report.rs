@@ -31,15 +31,15 @@ fn range(values: &[f64], digits: usize) -> String {
     )
 }
 
-pub const HEAD: &str = "| work | against | ours a second | unit a second | ratio | p50 / p99 ms | CPU µs: client + server + PostgreSQL |\n\
-    | --- | --- | --- | --- | --- | --- | --- |";
+pub const HEAD: &str = "| work | against | ours a second | unit a second | ratio | p50 / p99 ms | CPU µs: client + server + PostgreSQL | in a group: dispatches / reserves / calls |\n\
+    | --- | --- | --- | --- | --- | --- | --- | --- |";
 
 impl Row {
     pub fn line(&self) -> String {
         let of = |value: &dyn Fn(&Round) -> f64| self.rounds.iter().map(value).collect::<Vec<f64>>();
         let mid = |value: &dyn Fn(&Round) -> f64| median(of(value));
         format!(
-            "| {} | {} | {} | {} | **{}** | {:.1} / {:.1} | {:.0} + {:.0} + {:.0} |",
+            "| {} | {} | {} | {} | **{}** | {:.1} / {:.1} | {:.0} + {:.0} + {:.0} | {:.0} / {:.0} / {:.0} |",
             self.what,
             self.against,
             range(&of(&|round| round.ours.per_second), 0),
@@ -50,6 +50,9 @@ impl Row {
             mid(&|round| round.ours.cpu.client),
             mid(&|round| round.ours.cpu.server),
             mid(&|round| round.ours.cpu.postgres),
+            mid(&|round| round.ours.groups[0]),
+            mid(&|round| round.ours.groups[1]),
+            mid(&|round| round.ours.groups[2]),
         )
     }
 }

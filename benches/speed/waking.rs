@@ -29,8 +29,9 @@ pub async fn waits(by: By, dispatcher: SocketAddr, worker: SocketAddr) -> Result
     let mut posts = Connection::open(dispatcher).await?;
     let mut waits = Vec::new();
     for number in 0..JOBS {
-        let queue = format!("waking-{number}");
-        let reserve = json!({"queues": [queue], "wait": "20s"}).to_string();
+        // A queue of its own: a job of an earlier round whose lease is over must not come in between.
+        let queue = format!("waking-{by:?}-{worker}-{number}").replace(':', "-");
+        let reserve = json!({"queues": [queue], "wait": "20s", "lease": "1h"}).to_string();
         let mut holder = None;
         if let By::Resource = by {
             // The first job holds the key, and the second is found to be blocked.
@@ -38,7 +39,7 @@ pub async fn waits(by: By, dispatcher: SocketAddr, worker: SocketAddr) -> Result
                 let job = json!({"name": "wake", "queue": queue, "resource_keys": [format!("wake:{number}")]});
                 posts.post("/v1/jobs", job.to_string(), 201).await?;
             }
-            let now = json!({"queues": [queue]}).to_string();
+            let now = json!({"queues": [queue], "lease": "1h"}).to_string();
             let first: Value = serde_json::from_slice(&posts.post("/v1/worker/reserve", now.clone(), 200).await?)?;
             let second: Value = serde_json::from_slice(&posts.post("/v1/worker/reserve", now, 200).await?)?;
             if second["jobs"] != json!([]) {

@@ -20,6 +20,7 @@ mod mixed;
 mod openapi;
 mod overload;
 mod prefer;
+mod queues;
 mod races;
 mod resources;
 mod round_trips;
