@@ -37,7 +37,8 @@ pub struct NotChecked;
 /// Any other text is an error, and leaves `out` as it was.
 pub fn write(text: &str, out: &mut Vec<u8>) -> Result<(), NotChecked> {
     let before = out.len();
-    out.reserve(text.len());
+    // A little more than the text, since a string says its length: growing would copy all of it.
+    out.reserve(text.len() + text.len() / 8 + 64);
     let mut writer = Writer {
         out,
         // Room for what most payloads hold, so that they cost one allocation each.
