@@ -18,7 +18,7 @@ use clap::Parser;
 use dispatching::Keys;
 use load::{Failed, Sample, Span};
 use place::{Database, Server};
-use report::{HEAD, Round, Row};
+use report::{HEAD, Report, Round, Row};
 use waking::By;
 
 #[derive(Parser)]
@@ -44,6 +44,9 @@ struct Args {
     binary: String,
     #[arg(long, env, default_value = "pgbench")]
     pgbench: String,
+    /// Put the table into docs/performance.md
+    #[arg(long)]
+    write: bool,
     /// Given by cargo
     #[arg(long, hide = true)]
     bench: bool,
@@ -196,24 +199,20 @@ impl Bench {
         }
     }
 
-    async fn waking(&self) -> Result<(), Failed> {
+    async fn waking(&self, report: &mut Report) -> Result<(), Failed> {
         self.database.clear().await?;
         let (one, other) = (self.servers[0].address, self.servers[1].address);
-        println!("| a waiting worker gets a job | p50 ms | p99 ms | most ms |\n| --- | --- | --- | --- |");
+        report.line("| a waiting worker gets a job | p50 ms | p99 ms | most ms |\n| --- | --- | --- | --- |");
         for by in [By::Dispatch, By::StartTime, By::Resource] {
             for (at, worker) in [("the same server", one), ("another server", other)] {
                 let waits = waking::waits(by, one, worker).await?;
                 let at_share = |share: usize| waits[(waits.len() * share / 100).min(waits.len() - 1)];
                 let what = format!("{by:?} at {at}");
-                println!(
-                    "| {what} | {:.1} | {:.1} | {:.1} |",
-                    at_share(50),
-                    at_share(99),
-                    at_share(100)
-                );
+                let [p50, p99, most] = [50, 99, 100].map(at_share);
+                report.line(&format!("| {what} | {p50:.1} | {p99:.1} | {most:.1} |"));
             }
         }
-        println!();
+        report.line("");
         Ok(())
     }
 
@@ -260,15 +259,16 @@ async fn main() -> Result<(), Failed> {
         waiting: args.waiting,
         large: args.large.unwrap_or(0),
     };
+    let mut report = Report::default();
     if "waking".contains(&args.only) {
-        bench.waking().await?;
+        bench.waking(&mut report).await?;
     }
     let large = (
         "dispatch into large tables",
         Load::Large(256),
         Unit::Own(Load::Singles(256, Keys::Unique)),
     );
-    println!("{HEAD}");
+    report.line(HEAD);
     let rows = ROWS.iter().chain(args.large.is_some().then_some(&large));
     for (what, load, unit) in rows.filter(|(what, ..)| what.contains(&args.only)) {
         let against = match unit {
@@ -279,7 +279,10 @@ async fn main() -> Result<(), Failed> {
         for _ in 0..args.rounds {
             rounds.push(bench.round(*load, *unit).await?);
         }
-        println!("{}", Row { what, against, rounds }.line());
+        report.line(&Row { what, against, rounds }.line());
+    }
+    if args.write {
+        report.write()?;
     }
     Ok(())
 }

@@ -1,6 +1,32 @@
 //! What came out: medians, ranges and ratios of all rounds.
 
-use crate::load::Sample;
+use std::fs;
+
+use crate::load::{Failed, Sample};
+
+const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/performance.md");
+const BEGIN: &str = "<!-- scripts/bench --write: from here -->\n";
+const END: &str = "<!-- to here -->\n";
+
+/// What has come out until now, shown as it comes.
+#[derive(Default)]
+pub struct Report(String);
+
+impl Report {
+    pub fn line(&mut self, line: &str) {
+        println!("{line}");
+        self.0.push_str(line);
+        self.0.push('\n');
+    }
+
+    /// Puts it in its place in the documentation.
+    pub fn write(&self) -> Result<(), Failed> {
+        let page = fs::read_to_string(PAGE)?;
+        let (head, rest) = page.split_once(BEGIN).ok_or("the page has no place for the table")?;
+        let (_, tail) = rest.split_once(END).ok_or("the place for the table has no end")?;
+        Ok(fs::write(PAGE, format!("{head}{BEGIN}\n{}\n{END}{tail}", self.0))?)
+    }
+}
 
 /// One row, over all rounds.
 pub struct Row {
