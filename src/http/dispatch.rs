@@ -63,7 +63,8 @@ pub(super) async fn dispatch(
     let receipt = only(app.dispatcher.dispatch(unit).await?)?;
     let location = format!("/v1/jobs/{}", receipt.job_id);
     let job = match prefer {
-        PreferWait(Some(wait)) if by.reads => waited(&app, by.app, receipt.job_id, wait).await?,
+        // The dispatch is stored: its receipt goes out, whatever becomes of the wait.
+        PreferWait(Some(wait)) if by.reads => waited(&app, by.app, receipt.job_id, wait).await.unwrap_or_default(),
         _ => None,
     };
     let body = DispatchedBody {
