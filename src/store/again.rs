@@ -47,7 +47,7 @@ impl Store {
         if before.is_live() {
             return Ok(Again::Live(before));
         }
-        if digest.is_some() && !lives.claim_again(job, now).await? {
+        if digest.is_some() && !mutant!("retry_without_its_key": true, else lives.claim_again(job, now).await?) {
             return Ok(Again::ActiveKeyHeld);
         }
         let past = job.life.run_again(now);

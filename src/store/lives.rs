@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use sqlx::{FromRow, PgConnection, Postgres, Row, Transaction};
 use uuid::Uuid;
 
-use crate::job::{AppId, FinalStates, Instant, JobId, State};
+use crate::job::{AppId, FinalState, FinalStates, Instant, JobId, State};
 use crate::life::{Attempt, AttemptEnd, Lease, Life};
 use crate::store::jobs::{self, FullJob};
 use crate::store::rows::{PolicyRow, millis, state};
@@ -313,11 +313,20 @@ impl Lives {
     }
 }
 
+/// The end that frees the keys of a job, if it has come.
+fn freed_by(state: State) -> Option<FinalState> {
+    let end = state.final_state();
+    mutant!(
+        "key_freed_while_retrying": end.or((state == State::Retrying).then_some(FinalState::Failed)),
+        else end
+    )
+}
+
 /// Frees what the jobs held that have ended just now.
 async fn release_keys(tx: &mut PgConnection, changes: &[Changed<'_>]) -> Result<(), Error> {
     let ended = changes.iter().filter(|change| change.before.is_live());
     let ended: Vec<(&LockedJob, FinalStates)> = ended
-        .filter_map(|c| Some((c.job, FinalStates::of(c.job.life.state.final_state()?))))
+        .filter_map(|c| Some((c.job, FinalStates::of(freed_by(c.job.life.state)?))))
         .collect();
     if ended.is_empty() {
         return Ok(());
@@ -327,7 +336,10 @@ async fn release_keys(tx: &mut PgConnection, changes: &[Changed<'_>]) -> Result<
         .bind(column(&ended, |(job, _)| job.id.0))
         .bind(column(&ended, |(job, _)| job.active_digest))
         .bind(column(&ended, |(job, _)| job.window_digest))
-        .bind(column(&ended, |(_, end)| i16::from(end.bits())))
+        .bind(column(
+            &ended,
+            |(_, end)| mutant!("release_on_ignored": 0, else i16::from(end.bits())),
+        ))
         .execute(tx)
         .await?;
     Ok(())

@@ -164,7 +164,7 @@ async fn hold(stage: &Stage, statement: &'static str, pause: Duration) -> bool {
 }
 
 /// Takes locks until there is room for none. They are the session's, so that the error does not free them.
-async fn fill_lock_table(stage: &Stage, pause: Duration) -> bool {
+pub(crate) async fn fill_lock_table(stage: &Stage, pause: Duration) -> bool {
     let Ok(mut session) = PgConnection::connect(&stage.url).await else {
         return false;
     };

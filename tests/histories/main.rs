@@ -10,6 +10,7 @@ mod clock;
 mod drive;
 mod dump;
 mod faults;
+mod full;
 mod intruder;
 mod model;
 mod parts;
@@ -45,8 +46,8 @@ use stage::Postgres;
 /// How long a run goes on where nobody says otherwise: each fault comes once, at least.
 const SECONDS: u64 = 75;
 
-/// The longest round.
-const ROUND: Duration = Duration::from_secs(75);
+/// The longest round, likewise.
+const ROUND_SECONDS: u64 = 75;
 
 fn number(name: &str) -> Option<u64> {
     let text = std::env::var_os(name)?.into_string().expect("a number");
@@ -61,6 +62,7 @@ async fn what_clients_are_told_is_true_whatever_breaks() {
     let seconds = number("SOLEJOB_HISTORIES_SECONDS").unwrap_or(SECONDS);
     let first = number("SOLEJOB_HISTORIES_SEED").unwrap_or_else(rand::random);
     let mutant = std::env::var_os("SOLEJOB_MUTANT").and_then(|name| name.into_string().ok());
+    let round = Duration::from_secs(number("SOLEJOB_HISTORIES_ROUND_SECONDS").unwrap_or(ROUND_SECONDS));
     println!("SOLEJOB_HISTORIES_SEED={first} SOLEJOB_HISTORIES_SECONDS={seconds}");
     let library = clock::shift_library().expect("a C compiler is there: rustc links with it");
     let postgres = Arc::new(Postgres::start().await);
@@ -72,8 +74,8 @@ async fn what_clients_are_told_is_true_whatever_breaks() {
         if seed != first && left < Duration::from_secs(20) {
             break;
         }
-        let round = round::run(&postgres, seed, left.min(ROUND), library.clone(), mutant.clone()).await;
-        match round {
+        let played = round::run(&postgres, seed, left.min(round), library.clone(), mutant.clone()).await;
+        match played {
             Ok(round) => {
                 println!("seed {seed}: {round}");
                 tally.add(round);

@@ -184,7 +184,7 @@ pub(crate) async fn run(
         let path = format!("{}/histories-{seed}.txt", env!("CARGO_TARGET_TMPDIR"));
         let failed = |history: &&History| failures.iter().any(|(group, _)| *group == history.group);
         let whole: String = histories.iter().filter(failed).map(show::whole).collect();
-        std::fs::write(&path, whole).map_err(|error| format!("{path}: {error}"))?;
+        std::fs::write(&path, whole + &stage.logs()).map_err(|error| format!("{path}: {error}"))?;
         let others: Vec<u64> = failures.iter().skip(1).map(|(group, _)| *group).collect();
         let told = told(&struck, &clock);
         return Err(format!(

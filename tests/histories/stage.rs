@@ -36,7 +36,9 @@ pub(crate) struct Postgres {
 
 impl Postgres {
     pub(crate) async fn start() -> Postgres {
-        let directory = std::env::temp_dir().join(format!("solejob-histories-{}", std::process::id()));
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let directory = std::env::temp_dir().join(format!("solejob-histories-{}-{number}", std::process::id()));
         fs::create_dir(&directory).expect("a new directory");
         // Under root PostgreSQL runs as another user, who has to get in.
         fs::set_permissions(&directory, fs::Permissions::from_mode(0o755)).expect("it is ours");
@@ -91,6 +93,12 @@ impl Postgres {
         if let Some(cluster) = self.cluster.lock().await.take() {
             cluster.stop().await.expect("it stops");
         }
+    }
+}
+
+impl Drop for Postgres {
+    fn drop(&mut self) {
+        // One that still runs ends without its files.
         let _left_for_later = fs::remove_dir_all(&self.directory);
     }
 }
@@ -110,6 +118,8 @@ pub(crate) struct Stage {
     pub(crate) proxies: Vec<Proxy>,
     servers: Vec<tokio::sync::Mutex<Option<Server>>>,
     doors: Mutex<Vec<Option<Door>>>,
+    /// Of servers that have ended.
+    logs: Mutex<String>,
     /// Which server lives how far off.
     shifted: (usize, i64),
     library: Option<PathBuf>,
@@ -152,6 +162,7 @@ impl Stage {
             proxies,
             servers: (0..count).map(|_| tokio::sync::Mutex::new(None)).collect(),
             doors: Mutex::new(vec![None; count]),
+            logs: Mutex::default(),
             shifted: (seed as usize % count, if seed & 8 == 0 { 3_600 } else { -3_600 }),
             library,
             mutant,
@@ -231,7 +242,7 @@ impl Stage {
     pub(crate) async fn kill(&self, number: usize) {
         if let Some(mut server) = self.servers[number].lock().await.take() {
             server.kill();
-            assert_sound(&server);
+            self.keep_log(number, &server);
         }
         self.close_door(number);
     }
@@ -248,7 +259,7 @@ impl Stage {
                 );
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
-            assert_sound(&server);
+            self.keep_log(number, &server);
         }
         self.close_door(number);
     }
@@ -257,6 +268,23 @@ impl Stage {
         if let Some(server) = self.servers[number].lock().await.as_ref() {
             let _ = kill_process(Pid::from_child(&server.child), signal);
         }
+    }
+
+    fn keep_log(&self, number: usize, server: &Server) {
+        let log = server.log.text();
+        assert!(
+            !log.contains("panicked at"),
+            "a server panicked:\n{}",
+            server.log.tail(40)
+        );
+        let mut logs = self.logs.lock().unwrap_or_else(PoisonError::into_inner);
+        log.lines()
+            .for_each(|line| *logs += &format!("server {number}: {line}\n"));
+    }
+
+    /// What servers that have ended had to say.
+    pub(crate) fn logs(&self) -> String {
+        self.logs.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub(crate) async fn log(&self, number: usize) -> String {
@@ -274,13 +302,4 @@ impl Stage {
         });
         said.is_some_and(|shift| (shift - self.shifted.1).abs() < 600)
     }
-}
-
-fn assert_sound(server: &Server) {
-    let log = server.log.text();
-    assert!(
-        !log.contains("panicked at"),
-        "a server panicked:\n{}",
-        server.log.tail(40)
-    );
 }
