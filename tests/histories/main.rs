@@ -19,6 +19,8 @@ mod proxy;
 mod record;
 mod round;
 mod search;
+#[cfg(test)]
+mod seeded;
 mod show;
 mod stage;
 mod steps;
