@@ -7,11 +7,11 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
+use crate::answers::uuid;
 use crate::clock::Clock;
 use crate::dump::{WINDOW_KEYS, name_of};
 use crate::intruder;
 use crate::model::BACKOFF_MS;
-use crate::parts::uuid;
 use crate::plan::{Ask, Hearing, Intent, Planned};
 use crate::record::{Call, History, NEVER, Op, Outcome, Record};
 use crate::stage::{Door, Stage};

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use sqlx::{PgPool, Row};
 use uuid::Uuid;
 
-use crate::parts::active_of;
+use crate::answers::active_of;
 use crate::plan::{Ask, SLOTS, marker_of_retention};
 use crate::record::Micros;
 use crate::words::{Phase, View};

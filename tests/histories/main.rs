@@ -6,6 +6,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics, and says where")]
 
+mod answers;
 mod clock;
 mod drive;
 mod dump;
