@@ -92,6 +92,9 @@ impl Group {
         // The newest ones, mostly: what happens to a job happens soon.
         let nearest = |length: usize| length.checked_sub(1).map(|last| last - (pick as usize % 4).min(last));
         let job = nearest(known.jobs.len()).map(|place| known.jobs[place]);
+        // Any of them: the older ones have finished, more likely.
+        let any = known.jobs.len().max(1);
+        let finished = known.jobs.get((pick >> 8) as usize % any).copied();
         let lease = nearest(known.leases.len()).map(|place| known.leases[place]);
         let reserve = Op::Reserve {
             max: 2,
@@ -148,7 +151,10 @@ impl Group {
             Intent::ReadKey { slot, active } if *active => Op::ReadActive { key: slot % 2 },
             Intent::ReadKey { slot, .. } => Op::ReadWindow { slot: *slot },
             Intent::Cancel { .. } | Intent::Retry | Intent::Delete | Intent::ReadJob | Intent::Intrude => {
-                let Some(job) = job else { return reserve };
+                let ends = matches!(intent, Intent::Retry | Intent::Delete | Intent::Intrude);
+                let Some(job) = (if ends { finished } else { job }) else {
+                    return reserve;
+                };
                 match intent {
                     Intent::Cancel { force } => Op::Cancel { job, force: *force },
                     Intent::Retry => Op::Retry { job },

@@ -242,9 +242,9 @@ fn intent(dice: &mut Dice) -> Intent {
             slot: dice.below(SLOTS as u64) as u8,
             of_job: dice.percent(50),
         },
-        89..=90 => Intent::Delete,
-        91..=94 => Intent::ReadJob,
-        95..=98 => Intent::ReadKey {
+        89..=92 => Intent::Delete,
+        93..=94 => Intent::ReadJob,
+        95..=96 => Intent::ReadKey {
             slot: dice.below(SLOTS as u64) as u8,
             active: dice.percent(50),
         },

@@ -289,7 +289,13 @@ pub(crate) fn check_one(history: &History, stored: &Stored, bounds: Bounds) -> R
             show::plainly_wrong(history, plain.record, &plain.why)
         )
     })?;
-    explain(&parts, NODES_MAX).map_err(|_| format!("group {group}:\n{}", show::unexplained(history, parts)))
+    explain(&parts, NODES_MAX).map_err(|stuck| {
+        let shown = show::unexplained(history, parts, stuck.gave_up);
+        format!(
+            "group {group}{}:\n{shown}",
+            if stuck.gave_up { ", not searched to the end" } else { "" }
+        )
+    })
 }
 
 fn told(struck: &[Struck], clock: &Clock) -> String {

@@ -10,7 +10,7 @@ use crate::record::Micros;
 use crate::steps::Part;
 
 /// Far more than any history of ours has needed. One that needs more has failed.
-pub(crate) const NODES_MAX: usize = 50_000;
+pub(crate) const NODES_MAX: usize = 150_000;
 
 /// Why there is no order.
 #[derive(Debug)]

@@ -16,7 +16,7 @@ use crate::steps::{Part, Step};
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// The least of a history that still has no order, and why.
-pub(crate) fn unexplained(history: &History, parts: Vec<Part>) -> String {
+pub(crate) fn unexplained(history: &History, parts: Vec<Part>, gave_up: bool) -> String {
     let (parts, shown) = shorten(parts);
     let mut text = String::new();
     let mut names = Names::default();
@@ -56,7 +56,7 @@ pub(crate) fn unexplained(history: &History, parts: Vec<Part>) -> String {
         let _ = writeln!(text, "  at the end: {}", names.put(&format!("{:?}", part.step)));
     }
     if let Err(stuck) = explain(&parts, NODES_MAX) {
-        let more = if stuck.gave_up {
+        let more = if gave_up && stuck.gave_up {
             ", as far as it was looked for"
         } else {
             ""
@@ -141,11 +141,12 @@ fn shorten(parts: Vec<Part>) -> (Vec<Part>, Vec<bool>) {
             shown[place] = parts[place].record.is_some();
             continue;
         }
-        parts[place].optional = true;
+        let kept = parts[place].clone();
+        (parts[place].optional, parts[place].returned) = (true, NEVER);
         if Instant::now() < give_up && has_no_order(&parts) {
             shown[place] = false;
         } else {
-            parts[place].optional = false;
+            parts[place] = kept;
         }
     }
     // What may have happened and had no effect is only shown if it is needed to be true.
