@@ -75,10 +75,10 @@ pub(crate) fn explain(parts: &[Part], limit: usize) -> Result<usize, Box<Stuck>>
             stuck.gave_up = true;
             return Err(Box::new(stuck));
         }
-        // What is possible and changes nothing may come now: later would be no better.
+        // A look that fits may come now: later would be no better. Not so a change that has nothing to do yet.
         let idle = next.iter().find(|part| {
             let part = &parts[**part];
-            part.step.take(&state, part.at).is_some_and(|after| after == state) && !part.optional
+            !part.optional && part.step.only_looks() && part.step.take(&state, part.at).is_some()
         });
         if let Some(part) = idle {
             stack.push((with(&done, *part), state));

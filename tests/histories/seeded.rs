@@ -99,9 +99,10 @@ impl Story {
             group: 0,
             records: self.records.clone(),
         };
+        let last = self.records.iter().map(|record| record.called).max().unwrap_or(0);
         let bounds = Bounds {
             slack: 0,
-            end: at(100_000),
+            end: last + 1_000_000,
         };
         check_one(&history, &self.stored, bounds)
     }
@@ -351,4 +352,34 @@ fn an_answer_is_never_older_than_its_question() {
     };
     read(json!({"job_id": id(1)})).is_true();
     read(json!({"job_id": null})).is_a_lie(NO_ORDER);
+}
+
+#[test]
+fn a_call_that_would_have_nothing_to_do_now_may_have_something_to_do_later() {
+    let first = ask(8, Some(0), None);
+    let mut story = Story::default();
+    created(&mut story, id(1), &first, 0, 10);
+    let cancelled = |attempt: i64| {
+        let mut body = job_body("cancelled", attempt);
+        body["cancel_requested"] = json!(true);
+        body
+    };
+    let cancel = Op::Cancel {
+        job: id(1),
+        force: false,
+    };
+    story.says(20, 30, cancel.clone(), 200, cancelled(0));
+    story.says(40, 60, Op::Retry { job: id(1) }, 200, job_body("pending", 0));
+    // At once with the retry: before it the job is cancelled as it is, and would be pending for good.
+    story.says(41, 61, cancel, 200, cancelled(0));
+    let view = View {
+        phase: Phase::Cancelled,
+        attempt: 0,
+        cancel: true,
+        active: Some(0),
+        payload: None,
+    };
+    story.stored(id(1), &first, 5, Phase::Cancelled, 0);
+    story.stored.jobs[0].view = Some(view);
+    story.is_true();
 }

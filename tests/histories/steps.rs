@@ -119,6 +119,31 @@ impl Step {
         jobs
     }
 
+    /// Whether it changes nothing, whatever the state.
+    pub(crate) fn only_looks(&self) -> bool {
+        let looks = |said: &Said| match said {
+            Said::Reused(_) | Said::Conflict(..) | Said::Composition(..) => true,
+            Said::Created(_) | Said::Stored(_) | Said::Linked(_) | Said::MayHaveLinked => false,
+        };
+        match self {
+            Step::Dispatch(items) => items.iter().all(|(_, said)| looks(said)),
+            Step::Call(.., heard) => *heard == Heard::LeaseLost,
+            Step::Cancel(.., done) => !done,
+            Step::Reset(.., held) => held.is_none(),
+            Step::Preview(..)
+            | Step::HoldsWindow(..)
+            | Step::HoldsActive(..)
+            | Step::ActiveKeyHeld(_)
+            | Step::IsLive(_)
+            | Step::IsGone(_)
+            | Step::View(..)
+            | Step::ActiveHeldBy(..)
+            | Step::WindowHeldBy(..)
+            | Step::WindowRow(..) => true,
+            Step::Reserve(_) | Step::Renew(_) | Step::Retry(_) | Step::Delete(_) | Step::MayHaveReset(..) => false,
+        }
+    }
+
     /// The state after it, if it is possible at an instant of `now`.
     pub(crate) fn take(&self, state: &State, now: Span) -> Option<State> {
         let mut next = state.clone();
