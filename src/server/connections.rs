@@ -18,16 +18,26 @@ use tokio_util::task::TaskTracker;
 /// After an error that is no single connection's, such as too many open files, there may be room a moment later.
 const PAUSE: Duration = Duration::from_secs(1);
 
+/// For so long a connection is still listened to at the end: a request may be on its way, or lie unread.
+const LINGER: Duration = Duration::from_millis(100);
+
+/// So many connections that were made before the end, and not taken by then, are taken all the same.
+const LATE_MAX: usize = 1_024;
+
 /// Serves until `stop` is cancelled, and then until what was begun is answered.
 pub(super) async fn serve(listener: TcpListener, router: Router, patience: Duration, stop: &CancellationToken) {
     let connections = TaskTracker::new();
-    loop {
+    let mut late = 0;
+    while late < LATE_MAX {
+        // Who has connected before the end is taken, noticed or not.
         let taken = tokio::select! {
+            biased;
             taken = listener.accept() => taken,
             () = stop.cancelled() => break,
         };
         match taken {
             Ok((stream, _)) => {
+                late += usize::from(stop.is_cancelled());
                 connections.spawn(connection(stream, router.clone(), patience, stop.clone()));
             }
             Err(error) if is_of_one_connection(&error) => {}
@@ -61,9 +71,13 @@ async fn connection(stream: TcpStream, router: Router, patience: Duration, stop:
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(patience);
     let mut connection = pin!(http.serve_connection(io, TowerToHyperService::new(router)));
+    let end = async {
+        stop.cancelled().await;
+        tokio::time::sleep(LINGER).await;
+    };
     let ended = tokio::select! {
         ended = &mut connection => ended,
-        () = stop.cancelled() => {
+        () = end => {
             connection.as_mut().graceful_shutdown();
             connection.await
         }

@@ -10,7 +10,7 @@ use uuid::Uuid;
 use crate::record::Outcome;
 
 /// Long enough for dispatches to look at the key meanwhile, and to find it free.
-const LINGER: Duration = Duration::from_millis(30);
+const LINGER: Duration = Duration::from_millis(200);
 
 const RUN_AGAIN: &str = "
     with job as (
