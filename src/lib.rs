@@ -12,6 +12,9 @@
 //! - [`embedded`]: a private PostgreSQL for `dev` and for tests.
 //! - [`config`], [`telemetry`], [`server`], [`cli`]: how it is put together and started.
 
+#[macro_use]
+mod mutants;
+
 pub mod cli;
 pub mod client;
 pub mod config;

@@ -273,7 +273,10 @@ impl Life {
     }
 
     fn expire(&mut self, now: Instant, spread: f64) -> Result<Effect, Refused> {
-        let Some(lease) = self.lease.filter(|lease| now >= lease.over_at()) else {
+        let Some(lease) = self
+            .lease
+            .filter(|lease| mutant!("sweep_without_a_second_look": true, else now >= lease.over_at()))
+        else {
             return Ok(Effect {
                 unchanged: true,
                 ..Effect::default()
@@ -323,7 +326,8 @@ impl Life {
     /// The lease, if `token` is its own and it is not over, swept or not.
     fn lease_of(&self, token: Uuid, now: Instant) -> Result<Lease, Refused> {
         self.lease
-            .filter(|lease| lease.token == token && now < lease.over_at())
+            .filter(|lease| mutant!("any_token": true, else lease.token == token))
+            .filter(|lease| mutant!("leases_without_end": true, else now < lease.over_at()))
             .ok_or(Refused::LeaseLost)
     }
 
@@ -344,14 +348,14 @@ impl Life {
     /// What follows on an attempt that failed.
     fn failed(&mut self, retry: bool, retry_in: Option<Millis>, now: Instant, spread: f64) {
         self.error = self.last.as_ref().and_then(|last| last.error.clone());
-        if self.cancel_requested {
+        if mutant!("cancel_forgotten": false, else self.cancel_requested) {
             self.finish(FinalState::Cancelled, now);
         } else if !retry || self.attempt >= self.attempt_limit {
             self.finish(FinalState::Failed, now);
         } else {
             let wait = retry_in.unwrap_or_else(|| retry::wait(&self.policy.retry, self.attempt, spread));
             self.state = State::Retrying;
-            self.run_at = now + millis(wait);
+            self.run_at = now + mutant!("retry_at_once": chrono::Duration::zero(), else millis(wait));
         }
     }
 

@@ -1,10 +1,11 @@
 //! The composition root: one function builds a server from its settings, runs it, and stops it in order.
 
+mod connections;
+
 use std::io::Write as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use axum::serve::ListenerExt as _;
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -95,6 +96,7 @@ pub async fn run(config: Config, metrics: PrometheusHandle, stop: CancellationTo
         tasks.clone(),
     );
     maintenance::start(&store, &wakeups, &calls, &stop, &tasks);
+    let patience = config.http.patience;
     let app = App::from(http::Parts {
         store: store.clone(),
         dispatcher: dispatcher.clone(),
@@ -114,10 +116,6 @@ pub async fn run(config: Config, metrics: PrometheusHandle, stop: CancellationTo
         .await
         .map_err(|error| Error::Listen(config.listen, error))?;
     let address = listener.local_addr().map_err(Error::Serve)?;
-    // Answers are small and complete: waiting to fill a packet would only delay them.
-    let listener = listener.tap_io(|stream| {
-        let _best_effort = stream.set_nodelay(true);
-    });
     writeln!(std::io::stdout(), "solejob listening on http://{address}").map_err(Error::Output)?;
     tracing::info!(%address, version = env!("CARGO_PKG_VERSION"), "serving");
     let upkeep = tokio::spawn(async move {
@@ -127,8 +125,8 @@ pub async fn run(config: Config, metrics: PrometheusHandle, stop: CancellationTo
         }
     });
 
-    let serve = axum::serve(listener, http::router(app, trigger_dev::routes()))
-        .with_graceful_shutdown(stop.clone().cancelled_owned());
+    let router = http::router(app, trigger_dev::routes());
+    let serve = connections::serve(listener, router, patience, &stop);
     // The last fifth of the grace is for what still has to be stored.
     let grace = config.shutdown_grace.mul_f64(0.8);
     let mut out_of_time = std::pin::pin!(async {
@@ -140,7 +138,7 @@ pub async fn run(config: Config, metrics: PrometheusHandle, stop: CancellationTo
         tokio::time::sleep(grace).await;
     });
     let in_time = tokio::select! {
-        served = serve => { served.map_err(Error::Serve)?; true }
+        () = serve => true,
         () = &mut out_of_time => false,
     };
     if !in_time {

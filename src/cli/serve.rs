@@ -68,6 +68,9 @@ pub(super) struct CommonArgs {
     /// Database connections beside those of the dispatches
     #[arg(long, env = "SOLEJOB_CONNECTIONS", default_value_t = store::Limits::default().connections, value_parser = clap::value_parser!(u32).range(2..=1_000))]
     connections: u32,
+    /// How long a client may keep silent in the middle of a request or an answer, or between two requests
+    #[arg(long, env = "SOLEJOB_CLIENT_PATIENCE", default_value = "30s", value_parser = duration)]
+    client_patience: Duration,
     /// How long requests have to finish when the server stops
     #[arg(long, env = "SOLEJOB_SHUTDOWN_GRACE", default_value = "25s", value_parser = duration)]
     shutdown_grace: Duration,
@@ -134,6 +137,7 @@ impl CommonArgs {
             work_in_flight,
             workers_waiting,
             connections,
+            client_patience,
             shutdown_grace,
             database_wait,
         } = self;
@@ -147,6 +151,7 @@ impl CommonArgs {
                 payload_bytes,
                 batch_items,
                 batch_bytes,
+                patience: client_patience,
             },
             dispatch: dispatch::Limits {
                 groups_in_flight,

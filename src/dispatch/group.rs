@@ -114,7 +114,13 @@ impl Runner {
                     return Ok(outcomes);
                 }
                 Err(Failed::Committing(error, Some(written), outcomes)) => {
-                    match self.settle(nonce, written, deadline, &error).await {
+                    match mutant!(
+                        "receipt_without_commit": Ok(true),
+                        else mutant!(
+                            "blind_retry_of_a_commit": Ok(false),
+                            else self.settle(nonce, written, deadline, &error).await
+                        )
+                    ) {
                         Ok(true) => return Ok(outcomes),
                         Ok(false) => (error, false),
                         Err(error) => (error, true),
@@ -127,7 +133,11 @@ impl Runner {
             }
             let reason = match error.class() {
                 Class::Again if attempt < ATTEMPTS => "overtaken",
-                Class::LockTableFull if attempt < ATTEMPTS => {
+                Class::LockTableFull if Instant::now() < deadline => {
+                    // Once with the gate alone. Where there is no room for that either, somebody else fills the table.
+                    if locks_each == 0 {
+                        tokio::time::sleep(RECONNECT_PAUSE).await;
+                    }
                     locks_each = 0;
                     "lock_table_full"
                 }
@@ -135,11 +145,11 @@ impl Runner {
                     tokio::time::sleep(RECONNECT_PAUSE).await;
                     "unavailable"
                 }
-                Class::Unavailable => {
+                Class::Unavailable | Class::LockTableFull => {
                     tracing::error!(%error, units = units.len(), "the database is unavailable: nothing is stored");
                     return Err(Failure::Unavailable(Outcome::None, error.to_string().into()));
                 }
-                Class::Again | Class::LockTableFull | Class::Refused => {
+                Class::Again | Class::Refused => {
                     tracing::error!(%error, units = units.len(), attempt, "the database refused a group: nothing is stored");
                     return Err(Failure::Internal(error.to_string().into()));
                 }
@@ -156,7 +166,7 @@ impl Runner {
         tracing::warn!(error = %lost, job_id = %written.job, "a commit got no answer: looking whether it is stored");
         loop {
             match self.store.settle(nonce, written).await {
-                Err(error) if error.class() == Class::Unavailable && Instant::now() < deadline => {
+                Err(error) if error.class() != Class::Refused && Instant::now() < deadline => {
                     tokio::time::sleep(RECONNECT_PAUSE).await;
                 }
                 settled => return settled,

@@ -105,7 +105,12 @@ pub(super) async fn batch(
                 reused: 0,
                 conflicts: 0,
             };
-            for (index, result) in results.into_iter().enumerate() {
+            for (index, result) in mutant!(
+                "batch_out_of_order": results.into_iter().rev().collect::<Vec<_>>(), else results
+            )
+            .into_iter()
+            .enumerate()
+            {
                 let item = match result.map(ReceiptBody::from) {
                     Ok(receipt) => {
                         match receipt.disposition() {

@@ -63,8 +63,12 @@ pub(super) async fn dispatch(
     let receipt = only(app.dispatcher.dispatch(unit).await?)?;
     let location = format!("/v1/jobs/{}", receipt.job_id);
     let job = match prefer {
-        // In a box, as whatever is rare here: the room for it would be set aside and cleared for every dispatch.
-        PreferWait(Some(wait)) if by.reads => Box::pin(waited(&app, by.app, receipt.job_id, wait)).await?,
+        // The dispatch is stored: its receipt goes out, whatever becomes of the wait. In a box, as whatever is rare here:
+        // the room for it would be set aside and cleared for every dispatch.
+        PreferWait(Some(wait)) if by.reads => {
+            let waited = Box::pin(waited(&app, by.app, receipt.job_id, wait));
+            waited.await.unwrap_or_default()
+        }
         _ => None,
     };
     let receipt = ReceiptBody::from(receipt);

@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use std::time::Duration;
+
 use axum::body::{Body, Bytes, HttpBody as _};
 use axum::extract::{FromRequest, FromRequestParts, RawPathParams, Request};
 use axum::http::request::Parts;
@@ -68,7 +70,7 @@ async fn read(request: Request, kind: u8, limits: &Limits) -> Result<Bytes, Prob
     if declared == MediaType::Other {
         return Err(unsupported());
     }
-    let bytes = collect(request.into_body(), limit, code).await?;
+    let bytes = collect(request.into_body(), limit, code, limits.patience).await?;
     match (bytes.is_empty(), declared) {
         (true, _) if matches!(kind, SMALL | OPTIONAL) => Ok(Bytes::from_static(b"{}")),
         (false, MediaType::Missing) => Err(unsupported()),
@@ -110,7 +112,7 @@ fn unsupported() -> Problem {
 }
 
 /// Reads a body of at most `limit` bytes. What is behind the limit is left to be drained.
-pub async fn collect(mut body: Body, limit: usize, code: Code) -> Result<Bytes, Problem> {
+pub async fn collect(mut body: Body, limit: usize, code: Code, patience: Duration) -> Result<Bytes, Problem> {
     let too_large = || {
         Problem::new(
             code,
@@ -121,7 +123,15 @@ pub async fn collect(mut body: Body, limit: usize, code: Code) -> Result<Bytes, 
         return Err(too_large());
     }
     let (mut parts, mut read): (Vec<Bytes>, usize) = (Vec::new(), 0);
-    while let Some(frame) = std::future::poll_fn(|cx| std::pin::Pin::new(&mut body).poll_frame(cx)).await {
+    loop {
+        let frame = std::future::poll_fn(|cx| std::pin::Pin::new(&mut body).poll_frame(cx));
+        let stalled = |_| {
+            let detail = format!("the body did not go on for {patience:?}: send it again");
+            Problem::new(Code::InvalidJson, detail)
+        };
+        let Some(frame) = tokio::time::timeout(patience, frame).await.map_err(stalled)? else {
+            break;
+        };
         let broken = |_| {
             Problem::new(
                 Code::InvalidJson,
@@ -356,6 +366,7 @@ mod tests {
         payload_bytes: 100,
         batch_items: 10,
         batch_bytes: 1_000,
+        patience: Duration::from_secs(30),
     };
 
     async fn code_of(request: Request, kind: u8) -> Option<Code> {

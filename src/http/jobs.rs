@@ -331,9 +331,9 @@ pub(super) async fn retry(
     let store = app.store.clone();
     let again = app.undisturbed(async move { store.run_again(by.app, id, rand::random()).await });
     match again.await? {
-        Again::Done { queue } => {
+        Again::Done { queue, job } => {
             app.wakeups.tell([News::Queue(by.app, queue)]);
-            job(&app, by.app, id).await
+            Ok(JsonBody(JobBody::whole(*job)?).into_response())
         }
         Again::NotFound => Err(job_not_found()),
         Again::Live(state) => {

@@ -58,6 +58,8 @@ pub struct Limits {
     pub payload_bytes: usize,
     pub batch_items: usize,
     pub batch_bytes: usize,
+    /// How long a client may keep silent in the middle of a request.
+    pub patience: Duration,
 }
 
 impl Default for Limits {
@@ -66,6 +68,7 @@ impl Default for Limits {
             payload_bytes: 1 << 20,
             batch_items: 1_000,
             batch_bytes: 16 << 20,
+            patience: Duration::from_secs(30),
         }
     }
 }

@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 
 use crate::http::auth::{Admin, By, Read};
 use crate::http::extract::{PathName, SMALL, Wire};
-use crate::http::problem::{Code, Problem, answers};
+use crate::http::problem::{self, Code, Problem, answers};
 use crate::http::{App, JsonBody};
 use crate::store::ScopeView;
 use crate::wakeups::News;
@@ -138,12 +138,8 @@ pub(super) async fn put(
         app.wakeups
             .tell(queues.into_iter().map(|(app, queue)| News::Queue(app, queue)));
     }
-    let found = app
-        .store
-        .scopes(by.app, Some(&scope))
-        .await?
-        .pop()
-        .ok_or_else(not_found)?;
+    let found = app.store.scopes(by.app, Some(&scope)).await.map_err(problem::unseen)?;
+    let found = found.into_iter().next().ok_or_else(not_found)?;
     let status = if created { StatusCode::CREATED } else { StatusCode::OK };
     Ok((status, JsonBody(ScopeBody::from(found))).into_response())
 }
@@ -165,8 +161,8 @@ pub(super) async fn delete(
     if !app.store.delete_scope(by.app, &scope).await? {
         return Err(not_found());
     }
-    let found = app.store.scopes(by.app, Some(&scope)).await?.pop();
-    let left = found.unwrap_or(ScopeView {
+    let found = app.store.scopes(by.app, Some(&scope)).await.map_err(problem::unseen)?;
+    let left = found.into_iter().next().unwrap_or(ScopeView {
         scope,
         capacity: None,
         in_use: BTreeMap::new(),

@@ -4,6 +4,7 @@ use sqlx::Row;
 use uuid::Uuid;
 
 use crate::job::{AppId, JobId, State};
+use crate::store::jobs::FullJob;
 use crate::store::lives::{Changed, LockedJob};
 use crate::store::{Error, Lives, Store, statements};
 use crate::uniqueness::key::KeyDigest;
@@ -12,9 +13,10 @@ use crate::uniqueness::locks::LockSet;
 /// What became of a retry by hand.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Again {
-    /// It is pending again. The queue in which it waits.
+    /// It is pending again, as shown, and waits in its queue.
     Done {
         queue: String,
+        job: Box<FullJob>,
     },
     /// It has not finished.
     Live(State),
@@ -45,7 +47,7 @@ impl Store {
         if before.is_live() {
             return Ok(Again::Live(before));
         }
-        if digest.is_some() && !lives.claim_again(job, now).await? {
+        if digest.is_some() && !mutant!("retry_without_its_key": true, else lives.claim_again(job, now).await?) {
             return Ok(Again::ActiveKeyHeld);
         }
         let past = job.life.run_again(now);
@@ -61,9 +63,14 @@ impl Store {
                 now,
             )
             .await?;
+        // Shown before it is stored: a look that fails later would make an answer of something that is done.
+        let Some(shown) = lives.full_jobs(app, &[id]).await?.remove(&id) else {
+            return Ok(Again::NotFound);
+        };
         lives.commit().await?;
         Ok(Again::Done {
             queue: job.queue.clone(),
+            job: Box::new(shown),
         })
     }
 }

@@ -65,7 +65,7 @@ impl Error {
         self.class() == Class::Unavailable && !matches!(self, Error::Unanswered(_))
     }
 
-    /// The error of a COMMIT.
+    /// The error of a COMMIT, or of a statement that changes something by itself.
     pub(super) fn of_commit(error: sqlx::Error) -> Error {
         let lost = match &error {
             // The session was ended: before it committed, or after.

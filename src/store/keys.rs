@@ -60,7 +60,7 @@ impl Store {
         let row = sqlx::query(statements::RESET_KEY)
             .bind(app.0)
             .bind(Uuid::from_bytes(key.digest.0))
-            .bind(job.map(|id| id.0))
+            .bind(mutant!("reset_of_anybodys_key": None, else job.map(|id| id.0)))
             .fetch_optional(&mut *locked.tx)
             .await?;
         let released = row.map(|row| row.try_get("job_id").map(JobId)).transpose()?;

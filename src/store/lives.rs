@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use sqlx::{FromRow, PgConnection, Postgres, Row, Transaction};
 use uuid::Uuid;
 
-use crate::job::{AppId, FinalStates, Instant, JobId, State};
+use crate::job::{AppId, FinalState, FinalStates, Instant, JobId, State};
 use crate::life::{Attempt, AttemptEnd, Lease, Life};
 use crate::store::jobs::{self, FullJob};
 use crate::store::rows::{PolicyRow, millis, state};
@@ -208,7 +208,7 @@ impl Lives {
         // What the jobs held that have ended just now is freed.
         let ended = changes.iter().filter(|change| change.before.is_live());
         let ended: Vec<(&LockedJob, FinalStates)> = ended
-            .filter_map(|c| Some((c.job, FinalStates::of(c.job.life.state.final_state()?))))
+            .filter_map(|c| Some((c.job, FinalStates::of(freed_by(c.job.life.state)?))))
             .collect();
         let mut counts = Counts::default();
         for Changed { before, job, .. } in changes {
@@ -257,7 +257,10 @@ impl Lives {
             .bind(column(&ended, |(job, _)| job.id.0))
             .bind(column(&ended, |(job, _)| job.active_digest))
             .bind(column(&ended, |(job, _)| job.window_digest))
-            .bind(column(&ended, |(_, end)| i16::from(end.bits())))
+            .bind(column(
+                &ended,
+                |(_, end)| mutant!("release_on_ignored": 0, else i16::from(end.bits())),
+            ))
             .bind(column(&counts, |((app, ..), _)| app.0))
             .bind(column(&counts, |((_, queue, _), _)| queue.as_str()))
             .bind(column(&counts, |((.., state), _)| *state))
@@ -313,6 +316,15 @@ impl Lives {
     pub async fn commit(self) -> Result<(), Error> {
         self.tx.commit().await.map_err(Error::of_commit)
     }
+}
+
+/// The end that frees the keys of a job, if it has come.
+fn freed_by(state: State) -> Option<FinalState> {
+    let end = state.final_state();
+    mutant!(
+        "key_freed_while_retrying": end.or((state == State::Retrying).then_some(FinalState::Failed)),
+        else end
+    )
 }
 
 pub(super) fn column<'a, R, T>(rows: &'a [R], value: impl Fn(&'a R) -> T) -> Vec<T> {

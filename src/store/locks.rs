@@ -40,7 +40,11 @@ impl Store {
     /// Begins a dispatch transaction: alone if its locks are [`LockSet::All`], else beside others.
     pub async fn begin(&self, locks: &LockSet) -> Result<Begun, Error> {
         let begin = match locks {
-            LockSet::Each(_) => BEGIN_SHARED,
+            LockSet::Each(_) => mutant!(
+                "look_up_from_before_the_locks":
+                    "begin isolation level repeatable read; select pg_advisory_xact_lock_shared(3819039144699723632)",
+                else BEGIN_SHARED
+            ),
             LockSet::All => BEGIN_ALONE,
         };
         let begun = self.dispatch.begin_with(begin).await;
@@ -84,7 +88,7 @@ impl Begun {
     /// stay what they are until this transaction ends.
     pub async fn lock(mut self, locks: &LockSet, apps: &[AppId]) -> Result<Locked, Error> {
         let ids: &[i64] = match locks {
-            LockSet::Each(ids) => ids,
+            LockSet::Each(ids) => mutant!("no_locks": &[], else ids),
             LockSet::All => &[],
         };
         let row = sqlx::query(statements::LOCK_KEYS)
@@ -94,7 +98,9 @@ impl Begun {
             .await?;
         Ok(Locked {
             tx: self.tx,
-            decided_at: row.try_get("decided_at")?,
+            decided_at: mutant!(
+                "clock_of_the_server": std::time::SystemTime::now().into(), else row.try_get("decided_at")?
+            ),
             types_versions: row.try_get("types_versions")?,
         })
     }

@@ -86,7 +86,7 @@ pub struct Store {
 }
 
 /// Settings of every connection. They go with the connection, since a pool may give any of them out.
-pub const SETTINGS: [(&str, &str); 12] = [
+pub const SETTINGS: [(&str, &str); 16] = [
     // Decisions read what was committed before each statement; a default of the role must not change that.
     ("default_transaction_isolation", "read committed"),
     ("timezone", "UTC"),
@@ -99,6 +99,11 @@ pub const SETTINGS: [(&str, &str); 12] = [
     ("idle_in_transaction_session_timeout", "10s"),
     // A server that died while it waited for a lock must not keep its place.
     ("client_connection_check_interval", "1s"),
+    // One that packets no longer reach must not keep its locks either. Sockets of the machine itself take no notice.
+    ("tcp_keepalives_idle", "10"),
+    ("tcp_keepalives_interval", "5"),
+    ("tcp_keepalives_count", "3"),
+    ("tcp_user_timeout", "20s"),
     // Rows are looked up by an index, always: a plan made while the tables were empty must not scan them once
     // they are not.
     ("enable_seqscan", "off"),
@@ -135,6 +140,10 @@ impl Store {
         let first = tokio::time::timeout(limits.acquire, PgConnection::connect_with(&options));
         let mut first = first.await.map_err(|_| sqlx::Error::PoolTimedOut)??;
         let locks_each = schema::check(&mut first).await?;
+        let connections = limits.groups_in_flight + 1 + 2 * limits.work_in_flight + limits.connections;
+        for warning in schema::warnings(&mut first, connections).await? {
+            tracing::warn!("{warning}");
+        }
         first.close().await?;
         Ok(Store {
             dispatch,

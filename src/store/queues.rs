@@ -50,7 +50,8 @@ impl Store {
             .bind(app.0)
             .bind(queue)
             .execute(&self.general)
-            .await?;
+            .await
+            .map_err(Error::of_commit)?;
         Ok(())
     }
 
@@ -59,7 +60,8 @@ impl Store {
             .bind(app.0)
             .bind(queue)
             .execute(&self.general)
-            .await?;
+            .await
+            .map_err(Error::of_commit)?;
         Ok(())
     }
 
@@ -69,7 +71,8 @@ impl Store {
             .bind(app.0)
             .bind(scope)
             .bind(capacity);
-        Ok(set.fetch_one(&self.general).await?.try_get("created")?)
+        let set = set.fetch_one(&self.general).await.map_err(Error::of_commit)?;
+        Ok(set.try_get("created")?)
     }
 
     /// The scopes that have a capacity or are in use; only `scope`, if one is given.
@@ -95,7 +98,8 @@ impl Store {
             .bind(app.0)
             .bind(scope)
             .execute(&self.general)
-            .await?;
+            .await
+            .map_err(Error::of_commit)?;
         Ok(done.rows_affected() > 0)
     }
 }

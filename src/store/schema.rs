@@ -84,3 +84,37 @@ pub(super) async fn check(connection: &mut PgConnection) -> Result<usize, Error>
     let slots: i64 = row.try_get("lock_slots")?;
     Ok(usize::try_from(slots / 3).unwrap_or(usize::MAX).max(LOCKS_EACH_MIN))
 }
+
+/// What an operator should know of the settings of a database that can be worked with.
+pub(super) async fn warnings(connection: &mut PgConnection, connections: u32) -> Result<Vec<String>, Error> {
+    let row = sqlx::query(
+        "select current_setting('synchronous_commit') = 'off' as forgetful,
+            current_setting('fsync') = 'off' or current_setting('full_page_writes') = 'off' as unsafe,
+            current_setting('max_connections')::bigint - current_setting('superuser_reserved_connections')::bigint
+                - (select count(*) from pg_stat_activity
+                   where backend_type = 'client backend' and pid <> pg_backend_pid()) as room",
+    )
+    .fetch_one(connection)
+    .await?;
+    let mut warnings = Vec::new();
+    if row.try_get("forgetful")? {
+        warnings.push(
+            "synchronous_commit is off: a crash of PostgreSQL loses jobs whose receipts were given; set it to on"
+                .to_owned(),
+        );
+    }
+    if row.try_get("unsafe")? {
+        warnings.push(
+            "fsync or full_page_writes is off: a crash of the machine can destroy the database; set both to on"
+                .to_owned(),
+        );
+    }
+    let room: i64 = row.try_get("room")?;
+    if room < i64::from(connections) {
+        warnings.push(format!(
+            "this server opens up to {connections} connections and PostgreSQL has room for {room}: raise \
+             max_connections, or lower --connections"
+        ));
+    }
+    Ok(warnings)
+}

@@ -53,6 +53,11 @@ impl Store {
             .bind(i64::from(limit))
             .fetch_all(&mut *tx)
             .await?;
+        if mutant!("retention_drops_window_keys": true, else false) {
+            let drop = "delete from job_keys as k where dimension = 'window' and not exists (
+                            select from jobs as j where j.app_id = k.app_id and j.job_id = k.job_id)";
+            sqlx::query(drop).execute(&mut *tx).await?;
+        }
         let mut counts = Counts::default();
         for row in &rows {
             let was: &str = row.try_get("state")?;

@@ -103,7 +103,7 @@ impl Locked {
     pub async fn write(&mut self, writes: &mut Writes<'_>) -> Result<(), Error> {
         // One order for everybody: keys that are written in circles would deadlock.
         writes.claims.sort_unstable_by_key(|claim| (claim.app, claim.digest));
-        self.hold_linked(writes).await?;
+        mutant!("link_to_whatever_has_ended": (), else self.hold_linked(writes).await?);
         self.insert(writes).await?;
         self.take_over(writes).await
     }
@@ -143,7 +143,14 @@ impl Locked {
         let decided_at = self.decided_at();
         let jobs = &writes.creations;
         let uuid = |digest: &KeyDigest| Uuid::from_bytes(digest.0);
-        sqlx::query(statements::WRITE)
+        let write = mutant!(
+            "no_constraint": concat!(
+                include_str!("sql/write.sql"),
+                "on conflict (app_id, digest) do update set job_id = excluded.job_id, since = excluded.since"
+            ),
+            else statements::WRITE
+        );
+        sqlx::query(write)
             .bind(decided_at)
             .bind(column(jobs, |c| c.app.0))
             .bind(column(jobs, |c| c.id.0))

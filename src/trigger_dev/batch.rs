@@ -15,6 +15,7 @@ use uuid::Uuid;
 
 use crate::dispatch::Failure;
 use crate::dispatch::prepare::{Request, job_id_of};
+use crate::http::Limits;
 use crate::http::auth::Dispatch;
 use crate::http::dispatch::unit;
 use crate::http::extract::{self, SINGLE};
@@ -202,7 +203,7 @@ pub(super) async fn items(
     };
     let batch = Batch::read(&id).ok_or_else(unknown)?;
     let expected = batch.run_count as usize;
-    let bytes = read_body(request, app.limits.batch_bytes).await?;
+    let bytes = read_body(request, &app.limits).await?;
     let items = read_items(&bytes, expected.min(app.limits.batch_items))?;
     drop(bytes);
     if items.len() < expected {
@@ -269,7 +270,7 @@ fn of_item(item: Item, batch: &str, parent: Option<JobId>, key: String) -> Resul
     Ok(request)
 }
 
-async fn read_body(request: HttpRequest, limit: usize) -> Result<Bytes, Refusal> {
+async fn read_body(request: HttpRequest, limits: &Limits) -> Result<Bytes, Refusal> {
     if !is_ndjson(request.headers()) {
         return Err(Refusal::new(
             Code::UnsupportedMediaType,
@@ -277,7 +278,7 @@ async fn read_body(request: HttpRequest, limit: usize) -> Result<Bytes, Refusal>
         ));
     }
     let body: Body = request.into_body();
-    Ok(extract::collect(body, limit, Code::BatchTooLarge).await?)
+    Ok(extract::collect(body, limits.batch_bytes, Code::BatchTooLarge, limits.patience).await?)
 }
 
 fn is_ndjson(headers: &HeaderMap) -> bool {

@@ -120,7 +120,9 @@ pub fn decide<'h>(
     let held = window.filter(|holder| !window::is_over(holder.expires_at, now));
     match (&ask.window, held, active) {
         (Some(asked), Some(holder), active) => {
-            let mismatch = match asked.fingerprint.compare(&holder.fingerprint) {
+            let mismatch = match mutant!(
+                "fingerprint_ignored": Comparison::Same, else asked.fingerprint.compare(&holder.fingerprint)
+            ) {
                 Comparison::Same => None,
                 Comparison::Differs(differs) if asked.on_mismatch == OnMismatch::Conflict => {
                     return Decision::Conflict {

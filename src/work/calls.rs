@@ -59,7 +59,9 @@ impl Failure {
     pub(super) fn of(error: &Error) -> Failure {
         let cause = error.to_string().into();
         match (error, error.class()) {
-            (Error::Unanswered(_), _) => Failure::Unknown(cause),
+            (Error::Unanswered(_), _) => mutant!(
+                "unknown_said_to_be_nothing": Failure::Unavailable(cause), else Failure::Unknown(cause)
+            ),
             (_, Class::Refused) => Failure::Internal(cause),
             (_, Class::Again | Class::LockTableFull | Class::Unavailable) => Failure::Unavailable(cause),
         }

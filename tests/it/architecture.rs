@@ -19,6 +19,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("settings", &["duration", "job", "uniqueness"]),
     ("job_types", &["duration", "json", "job", "uniqueness", "settings"]),
     ("wakeups", &["job"]),
+    ("mutants", &[]),
     (
         "store",
         &["duration", "job", "life", "uniqueness", "settings", "job_types"],
@@ -124,14 +125,15 @@ const OUTSIDE: &[(&str, &[&str])] = &[
     ("sha2", &["uniqueness", "store"]),
     ("http_body", &["http"]),
     ("clap", &["cli"]),
-    ("hyper", &["client"]),
+    ("hyper", &["client", "server"]),
     ("hyper_rustls", &["client"]),
-    ("hyper_util", &["client"]),
+    ("hyper_util", &["client", "server"]),
     ("http_body_util", &["client"]),
     ("rustls", &["client"]),
     ("indicatif", &["cli"]),
-    // The environment is read in cli; embedded keeps what libpq would read of it from its children.
-    ("std::env", &["cli", "embedded"]),
+    // The environment is read in cli; embedded keeps what libpq would read of it from its children. Mutants are in no
+    // build that is used.
+    ("std::env", &["cli", "embedded", "mutants"]),
     ("rustix", &["embedded", "cli"]),
     ("tracing_subscriber", &["telemetry"]),
     // What reaches out of the process, waits, or looks at a clock has no place in a pure room.
@@ -502,4 +504,12 @@ mod self_test {
         assert_eq!(names("d"), ["a", "b"]);
         assert!(documented("no table").is_empty());
     }
+}
+
+#[test]
+fn the_binary_holds_no_mutant() {
+    let binary = std::fs::read(env!("CARGO_BIN_EXE_solejob")).unwrap();
+    let holds = |text: &[u8]| binary.windows(text.len()).any(|window| window == text);
+    assert!(holds(b"SOLEJOB_LISTEN"), "the names of variables can be found");
+    assert_eq!(holds(b"SOLEJOB_MUTANT"), cfg!(feature = "mutants"));
 }

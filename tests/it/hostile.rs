@@ -1,6 +1,7 @@
 //! Input that means harm, or was made by a broken client: each is answered as a problem, nothing is
 //! stored, and the server goes on.
 
+mod patience;
 mod text;
 mod wire;
 

@@ -12,6 +12,7 @@ mod cli_retries;
 mod cli_work;
 mod client_gone;
 mod crash;
+mod guarantees;
 mod hostile;
 mod job_types;
 mod life;

@@ -3,6 +3,7 @@
 
 pub(crate) mod proxy;
 mod slow;
+mod told;
 
 use std::time::{Duration, Instant};
 

@@ -4,7 +4,7 @@ use std::process::Output;
 
 use serde_json::json;
 
-use crate::support::{App, solejob};
+use crate::support::{App, Options, solejob};
 
 /// Puts the tables of the application aside, so that the database looks as if it were new.
 const EMPTY: &str = "alter schema public rename to aside; create schema public";
@@ -136,4 +136,32 @@ async fn a_database_that_does_not_answer_is_waited_for() {
         said.contains("the database cannot be used") && said.contains("refused"),
         "{said}"
     );
+}
+
+/// It works all the same: whoever chose such settings may know what they do.
+#[tokio::test]
+async fn a_database_that_may_lose_what_it_stored_is_warned_about() {
+    let few = App::start().await;
+    let log = few.log();
+    assert!(!log.contains("synchronous_commit is off"), "{log}");
+    assert!(!log.contains("raise max_connections"), "{log}");
+    let off: bool =
+        sqlx::query_scalar("select current_setting('fsync') = 'off' or current_setting('full_page_writes') = 'off'")
+            .fetch_one(few.sql())
+            .await
+            .unwrap();
+    assert_eq!(
+        log.contains("a crash of the machine can destroy the database"),
+        off,
+        "{log}"
+    );
+    few.finish().await;
+
+    let options = Options::default().database_setting("synchronous_commit", "off");
+    let many = App::with(options.arg("--connections").arg("1000")).await;
+    let log = many.log();
+    assert!(log.contains("synchronous_commit is off"), "{log}");
+    assert!(log.contains("raise max_connections"), "{log}");
+    many.post("/v1/jobs", &json!({"name": "n"}), 201).await;
+    many.finish().await;
 }

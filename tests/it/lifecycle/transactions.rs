@@ -3,12 +3,13 @@
 use chrono::{DateTime, Utc};
 use serde_json::json;
 use solejob::job::AppId;
+use solejob::store::STATEMENTS;
 use solejob::uniqueness::decide::AskedKey;
 use solejob::uniqueness::key::{Key, KeyText, Scope};
 use solejob::uniqueness::locks::LockSet;
 use sqlx::{Connection, PgConnection};
 
-use crate::support::{Answer, App, Options, Session};
+use crate::support::{Answer, App, Options, Session, eventually};
 
 fn instant(answer: &Answer, pointer: &str) -> DateTime<Utc> {
     let text = answer.str(pointer);
@@ -90,6 +91,48 @@ async fn the_clock_is_read_once_the_locks_are_held() {
             assert_eq!(window.num_microseconds(), Some(3_600_000_000));
         }
     }
+    app.finish().await;
+}
+
+/// Between the clock of a dispatch and its look the window of its key may end. It was decided within the window all the
+/// same, so the row must still be there.
+#[tokio::test]
+async fn a_window_that_ends_before_the_look_still_answers_for_its_time() {
+    let app = App::start().await;
+    let body = json!({"name": "n", "uniqueness": {"window_key": "w", "window": "1500ms"}});
+    let first = app.post("/v1/jobs", &body, 201).await;
+    let mut holder = Session::open(&app).await;
+    holder.run("begin; lock table job_keys").await;
+    let (client, again) = (app.client(0).clone(), body.clone());
+    let call = tokio::spawn(async move { client.post("/v1/jobs", &again, 200..=201).await });
+    eventually("the dispatch to be about to look", async || {
+        let looks = "select count(*) from pg_stat_activity where datname = current_database()
+                     and wait_event_type = 'Lock' and query like '-- solejob look_up:%'";
+        match sqlx::query_scalar::<_, i64>(looks).fetch_one(app.sql()).await.unwrap() {
+            0 => Err("it is not"),
+            _ => Ok(()),
+        }
+    })
+    .await;
+    let end = instant(&first, "/window/expires_at");
+    eventually("the window to end", async || {
+        let now = clock(&app).await;
+        if now > end { Ok(()) } else { Err(format!("it is {now}")) }
+    })
+    .await;
+    // The sweep comes by, as any server's may.
+    let (_, sweep) = STATEMENTS.iter().find(|(file, _)| *file == "sweep_keys.sql").unwrap();
+    holder.run(&sweep.replace("$1", "0").replace("$2", "1000000")).await;
+    holder.run("commit").await;
+    let second = call.await.unwrap();
+    let decided = instant(&second, "/decided_at");
+    assert!(
+        decided < end,
+        "it was to be decided within the window, not at {decided}"
+    );
+    assert_eq!(second.at("/duplicate_match"), "window", "{}", second.text);
+    assert_eq!(second.job_id(), first.job_id());
+    app.post("/v1/jobs", &body, 201).await;
     app.finish().await;
 }
 

@@ -7,6 +7,7 @@
 //! ```
 
 mod app;
+mod broken_rules;
 mod cli;
 mod client;
 mod database;

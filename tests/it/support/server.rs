@@ -56,7 +56,7 @@ impl Log {
 }
 
 pub(crate) struct Server {
-    child: Child,
+    pub(crate) child: Child,
     pub(crate) base: String,
     pub(crate) log: Log,
     stopping: bool,

@@ -83,7 +83,7 @@ impl Gate {
     pub(crate) async fn waiting(&self) -> i64 {
         let sql = "select count(*) from pg_stat_activity
                    where datname = current_database() and wait_event_type = 'Lock'
-                       and query ~ '-- solejob (lock_keys|look_up|write|reset_key|lock_lives|write_lives|release_keys):'";
+                       and query ~ '-- solejob (lock_keys|look_up|write|reset_key|lock_lives|write_lives):'";
         sqlx::query_scalar(sql).fetch_one(&self.0.watch).await.expect("a count")
     }
 

@@ -1,0 +1,149 @@
+//! Connections of clients: taken, served, and given up when a client keeps silent in the middle of something.
+
+use std::io;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::Sleep;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+/// After an error that is no single connection's, such as too many open files, there may be room a moment later.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// For so long a connection is still listened to at the end: a request may be on its way, or lie unread.
+const LINGER: Duration = Duration::from_millis(100);
+
+/// So many connections that were made before the end, and not taken by then, are taken all the same.
+const LATE_MAX: usize = 1_024;
+
+/// Serves until `stop` is cancelled, and then until what was begun is answered.
+pub(super) async fn serve(listener: TcpListener, router: Router, patience: Duration, stop: &CancellationToken) {
+    let connections = TaskTracker::new();
+    let mut late = 0;
+    while late < LATE_MAX {
+        // Who has connected before the end is taken, noticed or not.
+        let taken = tokio::select! {
+            biased;
+            taken = listener.accept() => taken,
+            () = stop.cancelled() => break,
+        };
+        match taken {
+            Ok((stream, _)) => {
+                late += usize::from(stop.is_cancelled());
+                connections.spawn(connection(stream, router.clone(), patience, stop.clone()));
+            }
+            Err(error) if is_of_one_connection(&error) => {}
+            Err(error) => {
+                tracing::error!(%error, "no connection can be taken");
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+    }
+    drop(listener);
+    connections.close();
+    connections.wait().await;
+}
+
+fn is_of_one_connection(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionRefused | io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset
+    )
+}
+
+async fn connection(stream: TcpStream, router: Router, patience: Duration, stop: CancellationToken) {
+    // Answers are small and complete: waiting to fill a packet would only delay them.
+    let _best_effort = stream.set_nodelay(true);
+    let io = TokioIo::new(Patient {
+        stream,
+        patience,
+        stalled: None,
+    });
+    // The head of the first request and the wait for the next one count alike. A body is waited for by who reads it.
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(patience);
+    let mut connection = pin!(http.serve_connection(io, TowerToHyperService::new(router)));
+    let end = async {
+        stop.cancelled().await;
+        tokio::time::sleep(LINGER).await;
+    };
+    let ended = tokio::select! {
+        ended = &mut connection => ended,
+        () = end => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%error, "a connection was given up");
+    }
+}
+
+/// A stream whose other end has to take what is written within some time.
+struct Patient {
+    stream: TcpStream,
+    patience: Duration,
+    /// Runs while nothing of what is to be written is taken.
+    stalled: Option<Pin<Box<Sleep>>>,
+}
+
+impl Patient {
+    /// What a write led to, and the end of patience with it.
+    fn judge<T>(&mut self, context: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if written.is_ready() {
+            self.stalled = None;
+            return written;
+        }
+        let patience = self.patience;
+        let stalled = self
+            .stalled
+            .get_or_insert_with(|| Box::pin(tokio::time::sleep(patience)));
+        stalled
+            .as_mut()
+            .poll(context)
+            .map(|()| Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+impl AsyncRead for Patient {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buffer)
+    }
+}
+
+impl AsyncWrite for Patient {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        self.judge(cx, written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, bytes);
+        self.judge(cx, written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let flushed = Pin::new(&mut self.stream).poll_flush(cx);
+        self.judge(cx, flushed)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
