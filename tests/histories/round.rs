@@ -267,6 +267,10 @@ fn check(histories: &[History], stored: &BTreeMap<u64, Stored>, bounds: Bounds) 
         for _ in 0..2 {
             scope.spawn(|| {
                 while let Some(history) = histories.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    // One is enough to look at, and what has no explanation takes long.
+                    if !found.lock().unwrap_or_else(PoisonError::into_inner).1.is_empty() {
+                        break;
+                    }
                     let stored = stored.get(&history.group).unwrap_or(&nothing);
                     let result = check_one(history, stored, bounds);
                     let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
