@@ -379,12 +379,8 @@ impl Shared {
                 Err(error) if error.class() == Class::Again && attempt < ATTEMPTS => {
                     tracing::debug!(%error, "a reserve is tried again");
                 }
-                // If jobs were given out and the answer was lost, nobody has them: they come back when their leases are
-                // over, whether the worker hears of it or not.
                 Err(error)
-                    if error.class() == Class::Unavailable
-                        && Instant::now() < deadline
-                        && !self.stopping.is_cancelled() =>
+                    if error.nothing_was_done() && Instant::now() < deadline && !self.stopping.is_cancelled() =>
                 {
                     tokio::time::sleep(RECONNECT_PAUSE).await;
                 }
