@@ -95,17 +95,29 @@ impl Store {
             },
             None => self.reserve_with_room(shape, wishes).await?,
         };
-        let all_granted = reserved
+        if reserved
             .jobs
             .iter()
             .zip(wishes)
-            .all(|(jobs, wish)| jobs.len() >= wish.jobs);
-        // What has become due since they were promoted is worth another look.
-        let more_due = !all_granted && known.promoted && promote_due(&self.work, shape).await? > 0;
-        if !all_granted && !more_due {
-            reserved.after = left(&self.work, shape).await?;
+            .any(|(jobs, wish)| jobs.len() < wish.jobs)
+        {
+            reserved.after = match self.after(shape, known).await {
+                Ok(after) => after,
+                Err(error) if reserved.jobs.iter().all(Vec::is_empty) => return Err(error),
+                // What was given out is stored, and goes to its workers whatever becomes of this.
+                Err(_) => After::PassedOver,
+            };
         }
         Ok(reserved)
+    }
+
+    /// What is left where not every wish could be granted.
+    async fn after(&self, shape: &Shape, known: Known) -> Result<After, Error> {
+        // What has become due since they were promoted is worth another look.
+        if known.promoted && promote_due(&self.work, shape).await? > 0 {
+            return Ok(After::More);
+        }
+        left(&self.work, shape).await
     }
 
     /// Gives jobs out that have no resource keys. `None` if it met one that has, and gave none out.

@@ -60,6 +60,18 @@ fn number(name: &str) -> Option<u64> {
     Some(number.unwrap_or_else(|error| panic!("{name}={text}: {error}")))
 }
 
+/// For starts, ends and checks, on a machine that has other things to do.
+const GRACE: Duration = Duration::from_secs(300);
+
+/// A run that hangs is a failed one: nobody waits for it longer than this.
+fn give_up_after(limit: Duration) {
+    std::thread::spawn(move || {
+        std::thread::sleep(limit);
+        eprintln!("the run still goes on after {limit:?}: something in it, or a server, hangs");
+        std::process::exit(101);
+    });
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_clients_are_told_is_true_whatever_breaks() {
     let seconds = number("SOLEJOB_HISTORIES_SECONDS").unwrap_or(SECONDS);
@@ -67,6 +79,7 @@ async fn what_clients_are_told_is_true_whatever_breaks() {
     let mutant = std::env::var_os("SOLEJOB_MUTANT").and_then(|name| name.into_string().ok());
     let round = Duration::from_secs(number("SOLEJOB_HISTORIES_ROUND_SECONDS").unwrap_or(ROUND_SECONDS));
     println!("SOLEJOB_HISTORIES_SEED={first} SOLEJOB_HISTORIES_SECONDS={seconds}");
+    give_up_after(Duration::from_secs(2 * seconds) + GRACE);
     let library = clock::shift_library().expect("a C compiler is there: rustc links with it");
     let postgres = Arc::new(Postgres::start().await);
     let end = Instant::now() + Duration::from_secs(seconds);
