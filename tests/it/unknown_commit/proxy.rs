@@ -51,6 +51,8 @@ struct Shared {
     open: watch::Sender<bool>,
     /// How many connections there are.
     live: watch::Sender<usize>,
+    /// The connection is cut on which this statement is to be executed, once.
+    cut_at: Mutex<Option<&'static str>>,
     /// What each connection has had executed, by the names of the statements.
     sent: Mutex<Vec<Vec<String>>>,
 }
@@ -94,6 +96,7 @@ impl Proxy {
             met: AtomicUsize::new(0),
             open: watch::Sender::new(true),
             live: watch::Sender::new(0),
+            cut_at: Mutex::default(),
             sent: Mutex::default(),
         });
         let accepting = shared.clone();
@@ -131,6 +134,11 @@ impl Proxy {
     /// How many COMMITs met a fault.
     pub(super) fn met(&self) -> usize {
         self.shared.met.load(Ordering::SeqCst)
+    }
+
+    /// The next time that this statement is to be executed, PostgreSQL never gets it, and both sides are cut.
+    pub(super) fn cut_at(&self, statement: &'static str) {
+        *self.shared.cut_at.lock().unwrap() = Some(statement);
     }
 
     /// What the connections have had executed since this was last asked, those that had anything: statements by
@@ -211,6 +219,10 @@ impl Shared {
             let commit = message.first() == Some(&b'Q') && message[5..].eq_ignore_ascii_case(b"COMMIT\0");
             let asked_for = statements.note(&message);
             if let Some(executed) = executed(&mut names, &message) {
+                if self.cut_at.lock().unwrap().take_if(|name| *name == executed).is_some() {
+                    self.met.fetch_add(1, Ordering::SeqCst);
+                    break;
+                }
                 self.sent.lock().unwrap()[place].push(executed);
             }
             let fault = if commit && asked_for { self.next_fault() } else { None };

@@ -78,3 +78,22 @@ async fn a_change_of_one_statement_whose_answer_is_lost_may_have_been_made() {
     }
     behind.finish().await;
 }
+
+/// One statement gives jobs out and commits; another one says how long to wait for more.
+#[tokio::test]
+async fn jobs_that_were_given_out_are_told_of_though_the_look_behind_them_fails() {
+    let behind = Behind::start().await;
+    for statement in ["left", "promote_due"] {
+        behind.client.post("/v1/jobs", &json!({"name": "n"}), 201).await;
+        // There is one job, and two are asked for: so it looks for what is left.
+        behind.proxy.cut_at(statement);
+        let before = behind.proxy.met();
+        let jobs = behind.client.reserve(json!({"max_jobs": 2, "lease": "60s"})).await;
+        assert_eq!(jobs.len(), 1, "cut at {statement}");
+        assert_eq!(jobs[0].attempt, 1, "cut at {statement}");
+        assert_eq!(behind.proxy.met(), before + 1, "{statement} was not executed");
+        let end = behind.client.work(&jobs[0], "succeed", json!({})).await;
+        assert_eq!(end.status, 200, "{}", end.text);
+    }
+    behind.finish().await;
+}
