@@ -36,7 +36,7 @@ pub async fn waits(by: By, dispatcher: SocketAddr, worker: SocketAddr) -> Result
         if let By::Resource = by {
             // The first job holds the key, and the second is found to be blocked.
             for _ in 0..2 {
-                let job = json!({"name": "wake", "queue": queue, "resource_keys": [format!("wake:{number}")]});
+                let job = json!({"name": "wake", "queue": queue, "resource_keys": [format!("wake:{queue}")]});
                 posts.post("/v1/jobs", job.to_string(), 201).await?;
             }
             let now = json!({"queues": [queue], "lease": "1h"}).to_string();
