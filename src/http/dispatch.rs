@@ -76,21 +76,14 @@ pub(super) async fn dispatch(
         Disposition::Created => StatusCode::CREATED,
         Disposition::Reused => StatusCode::OK,
     };
-    let head = (status, [(header::LOCATION, location)]);
+    let location = [(header::LOCATION, location)];
     Ok(match job {
         // The same members; serde is slow where one struct is flattened into another.
-        None => (head.0, head.1, JsonBody(receipt)).into_response(),
-        Some(job) => prefer.applied(
-            (
-                head.0,
-                head.1,
-                JsonBody(DispatchedBody {
-                    receipt,
-                    job: Some(job),
-                }),
-            )
-                .into_response(),
-        ),
+        None => (status, location, JsonBody(receipt)).into_response(),
+        Some(job) => {
+            let job = Some(job);
+            prefer.applied((status, location, JsonBody(DispatchedBody { receipt, job })).into_response())
+        }
     })
 }
 

@@ -3,33 +3,9 @@
 
 use serde_json::{Value, json};
 
-use crate::support::{App, Client, Options, Server, solejob};
-use crate::unknown_commit::proxy::Proxy;
+use crate::unknown_commit::Behind;
 
-struct Counted {
-    app: App,
-    proxy: Proxy,
-    client: Client,
-    _server: Server,
-}
-
-impl Counted {
-    /// A server whose statements are counted.
-    async fn start() -> Self {
-        let app = App::with(Options::default()).await;
-        let proxy = Proxy::before(app.database_url()).await;
-        let mut command = solejob(&proxy.url);
-        command.args(["serve", "--anonymous", "--listen", "127.0.0.1:0"]);
-        let server = Server::start(command).await;
-        let client = Client::new(&server.base);
-        Counted {
-            app,
-            proxy,
-            client,
-            _server: server,
-        }
-    }
-
+impl Behind {
     /// What connections that execute `statement` have had executed since the last call, without what shows only
     /// that a connection lives.
     fn with(&self, statement: &str) -> Vec<String> {
@@ -51,7 +27,7 @@ impl Counted {
 
 #[tokio::test]
 async fn a_group_costs_the_same_round_trips_however_many_are_in_it() {
-    let counted = Counted::start().await;
+    let counted = Behind::start().await;
     let dispatch = ["begin", "lock_keys", "look_up", "write", "commit"];
     for (items, keys) in [(0..1, true), (1..501, true), (0..1, false), (0..500, false)] {
         counted.proxy.sent();
@@ -106,5 +82,5 @@ async fn a_group_costs_the_same_round_trips_however_many_are_in_it() {
             );
         }
     }
-    counted.app.finish().await;
+    counted.finish().await;
 }

@@ -1,7 +1,7 @@
 //! Commits whose answer is lost, and a database that goes away: a dispatch makes one job all the same, and
 //! whatever is answered is true.
 
-pub(crate) mod proxy;
+mod proxy;
 mod slow;
 mod told;
 
@@ -18,15 +18,15 @@ use crate::support::{Answer, App, Client, Options, Server, solejob};
 const GIVEN_UP: Duration = Duration::from_secs(12);
 
 /// A server behind a proxy. Beside it the application has a server that is not, which knows the truth.
-struct Behind {
-    app: App,
-    proxy: Proxy,
+pub(crate) struct Behind {
+    pub(crate) app: App,
+    pub(crate) proxy: Proxy,
     server: Server,
-    client: Client,
+    pub(crate) client: Client,
 }
 
 impl Behind {
-    async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         let app = App::with(Options::default()).await;
         let proxy = Proxy::before(app.database_url()).await;
         let mut command = solejob(&proxy.url);
@@ -59,7 +59,7 @@ impl Behind {
         }
     }
 
-    async fn finish(mut self) {
+    pub(crate) async fn finish(mut self) {
         let log = self.server.log.text();
         assert!(!log.contains("panicked at"), "the server panicked:\n{log}");
         assert!(self.server.stop().await.success());

@@ -60,12 +60,12 @@ struct Shared {
 pub(crate) struct Proxy {
     shared: Arc<Shared>,
     /// Leads to the database through the proxy.
-    pub(crate) url: String,
+    pub(super) url: String,
     task: tokio::task::JoinHandle<()>,
 }
 
 impl Proxy {
-    pub(crate) async fn before(database_url: &str) -> Self {
+    pub(super) async fn before(database_url: &str) -> Self {
         let options: PgConnectOptions = database_url.parse().expect("a URL of PostgreSQL");
         let (host, port) = (options.get_host(), options.get_port());
         let socket = options
