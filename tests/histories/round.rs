@@ -121,33 +121,41 @@ pub(crate) async fn run(
     let clock = Clock::set(&stage.pool).await.map_err(|error| error.to_string())?;
     let shifted = stage.clock_is_shifted(clock.now()).await;
     let over = Arc::new(AtomicBool::new(false));
-    let strikes = tokio::spawn(faults::strike(stage.clone(), clock, seed, over.clone()));
+    let mut strikes = tokio::spawn(faults::strike(stage.clone(), clock, seed, over.clone()));
     let looks = tokio::spawn(watch(stage.clone(), over.clone()));
 
     let begin = Instant::now();
     let mut groups: Vec<Arc<Group>> = Vec::new();
     let mut busy = JoinSet::new();
     let mut unlocked = 0;
-    while begin.elapsed() < length && !looks.is_finished() {
-        if begin.elapsed() > length.mul_f64(0.6) && !stage.is_intruded_upon() {
-            unlocked = postgres.constraint_hits() - hits;
-            stage.intrude();
+    let play = async {
+        while begin.elapsed() < length && !looks.is_finished() {
+            if begin.elapsed() > length.mul_f64(0.6) && !stage.is_intruded_upon() {
+                unlocked = postgres.constraint_hits() - hits;
+                stage.intrude();
+            }
+            if busy.len() < GROUPS {
+                let number = groups.len() as u64;
+                let group = Group::open(&stage, clock, number).await;
+                groups.push(group.clone());
+                busy.spawn(async move {
+                    let plans = plan::group(seed, number);
+                    let clients = plans
+                        .iter()
+                        .enumerate()
+                        .map(|(client, plan)| group.follow(client, plan));
+                    futures_join(clients).await;
+                });
+            } else if let Some(done) = busy.join_next().await {
+                done.map_err(|error| error.to_string())?;
+            }
         }
-        if busy.len() < GROUPS {
-            let number = groups.len() as u64;
-            let group = Group::open(&stage, clock, number).await;
-            groups.push(group.clone());
-            busy.spawn(async move {
-                let plans = plan::group(seed, number);
-                let clients = plans
-                    .iter()
-                    .enumerate()
-                    .map(|(client, plan)| group.follow(client, plan));
-                futures_join(clients).await;
-            });
-        } else if let Some(done) = busy.join_next().await {
-            done.map_err(|error| error.to_string())?;
-        }
+        Ok::<(), String>(())
+    };
+    tokio::select! {
+        played = play => played?,
+        // Who breaks things ends before the rest only by a panic: without a database, say, clients would crawl on.
+        struck = &mut strikes => return Err(format!("the faults ended: {:?}", struck.map(|struck| struck.len()))),
     }
     over.store(true, Ordering::Relaxed);
     let struck = strikes.await.map_err(|error| error.to_string())?;
