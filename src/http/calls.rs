@@ -67,6 +67,7 @@ pub struct SucceedBody {
     #[schema(value_type = Uuid)]
     lease_token: String,
     /// Any JSON value of at most 1 MiB, given back to the letter.
+    #[serde(default)]
     #[schema(value_type = serde_json::Value)]
     result: Option<Box<RawValue>>,
 }
@@ -98,6 +99,7 @@ pub struct ErrorBody {
     #[schema(example = "ConnectionError")]
     kind: Option<String>,
     /// Any JSON value, given back to the letter.
+    #[serde(default)]
     #[schema(value_type = serde_json::Value)]
     details: Option<Box<RawValue>>,
 }
@@ -310,12 +312,15 @@ pub struct FinishBody {
 #[serde(deny_unknown_fields)]
 #[schema(as = FinishItem)]
 pub struct FinishItemBody {
-    #[schema(value_type = Uuid)]
+    /// What is no job's id is answered in the result, as `job_not_found`.
+    #[schema(example = "0193a5c4-9f3e-7c11-8000-4a1f6c7d2e90")]
     job_id: String,
-    #[schema(value_type = Uuid)]
+    /// What is no token is answered in the result, as `lease_lost`.
+    #[schema(example = "0b2f1f0e-5b7e-4a57-9d3a-6f0b4f6f3d11")]
     lease_token: String,
     outcome: OutcomeBody,
     /// With `succeed`.
+    #[serde(default)]
     #[schema(value_type = serde_json::Value)]
     result: Option<Box<RawValue>>,
     /// With `fail`.
@@ -324,6 +329,7 @@ pub struct FinishItemBody {
     /// With `fail`.
     retry: Option<bool>,
     /// With `fail`.
+    #[schema(example = "30s")]
     retry_in: Option<String>,
 }
 

@@ -117,14 +117,34 @@ impl From<JobTypeBody> for Definition {
 }
 
 /// What is declared for a job name.
-#[derive(Serialize, ToSchema, Debug)]
-#[schema(as = JobType)]
+#[derive(Serialize, Debug)]
 pub struct JobTypeView {
-    #[schema(example = "place-order")]
     name: String,
     #[serde(flatten)]
-    #[schema(value_type = JobTypeBody)]
     definition: Definition,
+    updated_at: DateTime<Utc>,
+}
+
+/// What is declared for a job name: the settings that were given, and no others.
+///
+/// For the document alone. Settings that are sent have no other members than theirs, so a description by them would
+/// forbid the name beside them.
+#[derive(ToSchema)]
+#[schema(as = JobType)]
+#[expect(dead_code, reason = "it describes a JobTypeView")]
+pub struct JobTypeDescribed {
+    #[schema(example = "place-order")]
+    name: String,
+    unique_while_active: Option<ActiveBody>,
+    unique_within_window: Option<WindowBody>,
+    #[schema(example = "reports")]
+    queue: Option<String>,
+    priority: Option<i64>,
+    retry: Option<RetryBody>,
+    #[schema(example = "10m")]
+    timeout: Option<String>,
+    #[schema(example = "30d")]
+    retention: Option<String>,
     updated_at: DateTime<Utc>,
 }
 
@@ -147,6 +167,7 @@ impl From<StoredType> for JobTypeView {
 #[derive(Serialize, ToSchema, Debug)]
 #[schema(as = JobTypeList)]
 pub struct ListBody {
+    #[schema(value_type = Vec<JobTypeDescribed>)]
     job_types: Vec<JobTypeView>,
 }
 
@@ -197,8 +218,8 @@ pub(super) async fn list(State(app): State<App>, by: By<Read>) -> Result<Respons
 /// Get a job type
 #[utoipa::path(
     get, path = "/v1/job-types/{name}", operation_id = "getJobType", tag = "job types",
-    params(("name" = String, Path, description = "The job name")),
-    responses((status = 200, description = "As it was declared", body = JobTypeView,
+    params(("name" = String, Path, pattern = "^[A-Za-z0-9._:-]{1,128}$", description = "The job name")),
+    responses((status = 200, description = "As it was declared", body = JobTypeDescribed,
         example = json!(examples::job_type())), GetProblems)
 )]
 pub(super) async fn get(State(app): State<App>, by: By<Read>, PathName(name): PathName) -> Result<Response, Problem> {
@@ -212,14 +233,14 @@ pub(super) async fn get(State(app): State<App>, by: By<Read>, PathName(name): Pa
 /// jobs that are there stay as they are.
 #[utoipa::path(
     put, path = "/v1/job-types/{name}", operation_id = "putJobType", tag = "job types",
-    params(("name" = String, Path, description = "The job name: 1 to 128 of `A-Z a-z 0-9 . _ : -`")),
-    request_body(content = JobTypeBody, example = json!({
+    params(("name" = String, Path, pattern = "^[A-Za-z0-9._:-]{1,128}$", description = "The job name: 1 to 128 of `A-Z a-z 0-9 . _ : -`")),
+    request_body(content = Option<JobTypeBody>, example = json!({
         "unique_while_active": {"key": "'tenant:' + string(payload.tenant_id)"},
         "unique_within_window": {"key": "payload.request_id", "window": "24h"}, "queue": "reports", "timeout": "10m"
     })),
     responses(
-        (status = 200, description = "The type is changed", body = JobTypeView, example = json!(examples::job_type())),
-        (status = 201, description = "The name has a type now", body = JobTypeView, example = json!(examples::job_type())),
+        (status = 200, description = "The type is changed", body = JobTypeDescribed, example = json!(examples::job_type())),
+        (status = 201, description = "The name has a type now", body = JobTypeDescribed, example = json!(examples::job_type())),
         PutProblems,
     )
 )]
@@ -252,7 +273,7 @@ pub(super) async fn put(
 /// Nothing is declared for the name any more. Jobs that are there keep their keys.
 #[utoipa::path(
     delete, path = "/v1/job-types/{name}", operation_id = "deleteJobType", tag = "job types",
-    params(("name" = String, Path, description = "The job name")),
+    params(("name" = String, Path, pattern = "^[A-Za-z0-9._:-]{1,128}$", description = "The job name")),
     responses((status = 200, description = "It is deleted", body = DeletedBody,
         example = json!({"name": "place-order", "deleted": true})), GetProblems)
 )]
@@ -278,8 +299,8 @@ pub(super) async fn delete(
 /// Answers which keys a dispatch with this payload would have, or what it would be refused for.
 #[utoipa::path(
     post, path = "/v1/job-types/{name}/evaluate", operation_id = "evaluateJobType", tag = "job types",
-    params(("name" = String, Path, description = "The job name")),
-    request_body(content = EvaluationBody, example = json!({"payload": {"tenant_id": 7, "request_id": "req-1"}})),
+    params(("name" = String, Path, pattern = "^[A-Za-z0-9._:-]{1,128}$", description = "The job name")),
+    request_body(content = Option<EvaluationBody>, example = json!({"payload": {"tenant_id": 7, "request_id": "req-1"}})),
     responses((status = 200, description = "The keys; null where none is declared", body = EvaluatedBody,
         example = json!({"active_key": "tenant:7", "window_key": "req-1"})), EvaluateProblems)
 )]

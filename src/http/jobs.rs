@@ -70,10 +70,13 @@ async fn job(app: &App, id: AppId, job: JobId) -> Result<Response, Problem> {
 #[into_params(parameter_in = Query)]
 #[expect(dead_code, reason = "it describes the query string, which is read member by member")]
 pub struct ListParams {
+    #[param(pattern = "^[A-Za-z0-9._:-]{1,128}$")]
     name: Option<String>,
+    #[param(pattern = "^[A-Za-z0-9._:-]{1,128}$")]
     queue: Option<String>,
     #[param(value_type = Option<crate::http::wire::StateBody>)]
     state: Option<String>,
+    #[param(min_length = 1, max_length = 512)]
     active_key: Option<String>,
     /// A metadata member that the jobs have: `metadata.customer=7`. May be given for several members.
     #[param(rename = "metadata.KEY")]
@@ -309,7 +312,7 @@ pub(super) async fn cancel(
 /// Nothing is asked.
 #[derive(Deserialize, ToSchema, Debug)]
 #[serde(deny_unknown_fields)]
-#[schema(as = Retry)]
+#[schema(as = RunAgain)]
 pub struct RunAgainBody {}
 
 /// Run a finished job again

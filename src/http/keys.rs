@@ -31,12 +31,16 @@ answers!(ResetProblems: InvalidJson, InvalidRequest, InvalidKey, InvalidPayload,
 #[expect(dead_code, reason = "it describes the query string, which is read member by member")]
 pub struct KeyParams {
     /// The job name that the key belongs to.
+    #[param(pattern = "^[A-Za-z0-9._:-]{1,128}$")]
     name: String,
     /// Give one of the three.
+    #[param(min_length = 1, max_length = 512)]
     active_key: Option<String>,
     /// Give one of the three.
+    #[param(min_length = 1, max_length = 512)]
     window_key: Option<String>,
     /// Give one of the three.
+    #[param(min_length = 1, max_length = 512)]
     idempotency_key: Option<String>,
     /// The scope of a window key; `global` unless given.
     #[param(value_type = Option<crate::http::wire::ScopeBody>)]
@@ -133,12 +137,13 @@ pub(super) async fn holder(State(app): State<App>, by: By<Read>, mut query: Quer
 #[schema(as = KeyReset)]
 pub struct ResetBody {
     /// The job name that the key belongs to.
-    #[schema(example = "place-order")]
+    #[schema(example = "place-order", pattern = "^[A-Za-z0-9._:-]{1,128}$")]
     name: String,
     /// Give this or `idempotency_key`.
-    #[schema(example = "req-1")]
+    #[schema(example = "req-1", min_length = 1, max_length = 512)]
     window_key: Option<String>,
     /// Give this or `window_key`.
+    #[schema(min_length = 1, max_length = 512)]
     idempotency_key: Option<String>,
     /// `global` unless given; `run` needs a parent, `attempt` a parent and its attempt.
     #[schema(value_type = Option<crate::http::wire::ScopeBody>)]

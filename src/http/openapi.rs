@@ -3,7 +3,11 @@
 use std::sync::LazyLock;
 
 use utoipa::OpenApi;
+use utoipa::openapi::path::{Operation, Parameter};
+use utoipa::openapi::request_body::RequestBody;
+use utoipa::openapi::schema::{SchemaType, Type};
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
+use utoipa::openapi::{PathItem, RefOr, Required, Schema};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -35,10 +39,56 @@ pub fn document() -> utoipa::openapi::OpenApi {
         components.schemas.insert(name, schema);
     }
     let token = SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer));
-    components
-        .security_schemes
-        .insert("token".into(), utoipa::openapi::RefOr::T(token));
+    components.security_schemes.insert("token".into(), RefOr::T(token));
+    for operation in operations(&mut document) {
+        if let Some(RefOr::T(body)) = &mut operation.request_body {
+            say_whether_it_may_be_left_out(body);
+        }
+        for parameter in operation.parameters.iter_mut().flatten() {
+            if let RefOr::T(Parameter {
+                schema: Some(RefOr::T(schema)),
+                ..
+            }) = parameter
+            {
+                say_that_it_is_never_null(schema);
+            }
+        }
+    }
     document
+}
+
+fn operations(document: &mut utoipa::openapi::OpenApi) -> impl Iterator<Item = &mut Operation> {
+    document.paths.paths.values_mut().flat_map(|path| {
+        let PathItem {
+            get, put, post, delete, ..
+        } = path;
+        [get, put, post, delete].into_iter().flatten()
+    })
+}
+
+/// utoipa describes an optional body as one that may be `null`. Ours may be left out, and `null` is no object.
+fn say_whether_it_may_be_left_out(body: &mut RequestBody) {
+    let mut optional = false;
+    for content in body.content.values_mut() {
+        if let RefOr::T(content) = content
+            && let Some(RefOr::T(Schema::OneOf(choices))) = &content.schema
+            && let Some(reference @ RefOr::Ref(_)) = choices.items.iter().find(|item| matches!(item, RefOr::Ref(_)))
+        {
+            content.schema = Some(reference.clone());
+            optional = true;
+        }
+    }
+    body.required = Some(if optional { Required::False } else { Required::True });
+}
+
+/// A parameter that is left out is not there; there is no way to send `null`.
+fn say_that_it_is_never_null(schema: &mut Schema) {
+    if let Schema::Object(object) = schema
+        && let SchemaType::Array(types) = &object.schema_type
+        && let [one] = *types.iter().filter(|kind| **kind != Type::Null).collect::<Vec<_>>()
+    {
+        object.schema_type = SchemaType::Type(one.clone());
+    }
 }
 
 /// What every route is added to.

@@ -95,7 +95,7 @@ pub struct PauseBody {
 /// It takes dispatches and gives out no jobs until it is resumed. Jobs that workers have go on.
 #[utoipa::path(
     post, path = "/v1/queues/{queue}/pause", operation_id = "pauseQueue", tag = "queues",
-    params(("queue" = String, Path, description = "The queue's name")),
+    params(("queue" = String, Path, pattern = "^[A-Za-z0-9._:-]{1,128}$", description = "The queue's name")),
     request_body(content = Option<NothingBody>, example = json!({})),
     responses((status = 200, description = "It is paused", body = PauseBody,
         example = json!({"queue": "default", "paused": true})), PauseProblems)
@@ -113,7 +113,7 @@ pub(super) async fn pause(
 /// Resume a queue
 #[utoipa::path(
     post, path = "/v1/queues/{queue}/resume", operation_id = "resumeQueue", tag = "queues",
-    params(("queue" = String, Path, description = "The queue's name")),
+    params(("queue" = String, Path, pattern = "^[A-Za-z0-9._:-]{1,128}$", description = "The queue's name")),
     request_body(content = Option<NothingBody>, example = json!({})),
     responses((status = 200, description = "It gives out jobs", body = PauseBody,
         example = json!({"queue": "default", "paused": false})), PauseProblems)

@@ -88,7 +88,7 @@ pub(super) async fn list(State(app): State<App>, by: By<Read>) -> Result<Respons
 /// Get a resource scope
 #[utoipa::path(
     get, path = "/v1/resource-scopes/{scope}", operation_id = "getResourceScope", tag = "resource scopes",
-    params(("scope" = String, Path, description = "The scope's name")),
+    params(("scope" = String, Path, pattern = "^[A-Za-z0-9._:-]{1,128}$", description = "The scope's name")),
     responses((status = 200, description = "The scope", body = ScopeBody,
         example = json!({"scope": "account", "capacity": 3, "in_use": {"42": 2}})), GetProblems)
 )]
@@ -107,7 +107,7 @@ pub(super) async fn get(State(app): State<App>, by: By<Read>, PathName(scope): P
 /// It counts from now on. A lower one takes no job from its worker: the number comes down as jobs end.
 #[utoipa::path(
     put, path = "/v1/resource-scopes/{scope}", operation_id = "putResourceScope", tag = "resource scopes",
-    params(("scope" = String, Path, description = "The scope's name: 1 to 128 of `A-Z a-z 0-9 . _ -`")),
+    params(("scope" = String, Path, pattern = "^[A-Za-z0-9._-]{1,128}$", description = "The scope's name: 1 to 128 of `A-Z a-z 0-9 . _ -`")),
     request_body(content = ScopeSettingsBody, example = json!({"capacity": 3})),
     responses(
         (status = 200, description = "The capacity is changed", body = ScopeBody,
@@ -149,7 +149,7 @@ pub(super) async fn put(
 /// It is 1 again.
 #[utoipa::path(
     delete, path = "/v1/resource-scopes/{scope}", operation_id = "deleteResourceScope", tag = "resource scopes",
-    params(("scope" = String, Path, description = "The scope's name")),
+    params(("scope" = String, Path, pattern = "^[A-Za-z0-9._:-]{1,128}$", description = "The scope's name")),
     responses((status = 200, description = "The scope as it is now", body = ScopeBody,
         example = json!({"scope": "account", "capacity": 1, "in_use": {"42": 1}})), GetProblems)
 )]

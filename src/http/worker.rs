@@ -43,13 +43,13 @@ answers!(ReserveProblems: InvalidJson, InvalidRequest, InvalidDuration, InvalidP
 #[schema(as = Reserve)]
 pub struct ReserveBody {
     /// Where to look; `default` where none is given.
-    #[schema(example = json!(["default"]), max_items = 100)]
+    #[schema(example = json!(["default"]), min_items = 1, max_items = 100)]
     queues: Option<Vec<String>>,
     /// Job names to take; any where none is given.
-    #[schema(max_items = 1000)]
+    #[schema(min_items = 1, max_items = 1000)]
     names: Option<Vec<String>>,
     /// Who asks, for people: at most 256 bytes without control characters.
-    #[schema(example = "host-1")]
+    #[schema(example = "host-1", min_length = 1, max_length = 256)]
     worker: Option<String>,
     /// How many jobs to take at most: 1 where nothing is given.
     #[schema(minimum = 1, maximum = 1000)]
@@ -62,6 +62,7 @@ pub struct ReserveBody {
     #[schema(example = "20s")]
     wait: Option<String>,
     /// Makes the request safe to repeat: while its leases live, the same jobs come back, with new tokens.
+    #[schema(min_length = 1, max_length = 256)]
     reserve_id: Option<String>,
 }
 

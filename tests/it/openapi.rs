@@ -60,6 +60,17 @@ async fn every_operation_is_described_in_full() {
         if let Some(body) = what.get("requestBody") {
             let content = &body["content"]["application/json"];
             demand(has_example(content), "an example of its body");
+            let schema = described.resolve(&content["schema"]);
+            demand(schema["type"] == "object", "a body that is an object, and never null");
+            let members = schema["required"].as_array().is_some_and(|members| !members.is_empty());
+            demand(
+                body["required"] == members,
+                "a body that may be left out if and only if none of its members is required",
+            );
+        }
+        for parameter in what["parameters"].as_array().into_iter().flatten() {
+            let one = parameter["schema"]["type"].is_string() || parameter["schema"]["$ref"].is_string();
+            demand(one, &format!("{} is of one type, and never null", parameter["name"]));
         }
         for (status, answer) in what["responses"].as_object().expect("responses") {
             let text = answer["description"].as_str().unwrap_or_default();
@@ -91,6 +102,36 @@ async fn every_operation_is_described_in_full() {
     }
     assert!(ids.len() >= 14, "operations are missing: {ids:?}");
     assert!(faults.is_empty(), "not described:\n{}", faults.join("\n"));
+    app.finish().await;
+}
+
+/// Of two types with one name the document would show one, for both.
+#[test]
+fn no_two_types_share_a_name() {
+    let name = regex::Regex::new(r"schema\((?:[^)]*, )?as = (\w+)").unwrap();
+    let mut seen = std::collections::BTreeMap::new();
+    for file in std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/src/http")).unwrap() {
+        let path = file.unwrap().path();
+        let text = std::fs::read_to_string(&path).unwrap();
+        for found in name.captures_iter(&text) {
+            let before = seen.insert(found[1].to_owned(), path.clone());
+            assert_eq!(before, None, "{} is also named in {}", &found[1], path.display());
+        }
+    }
+    assert!(seen.len() > 30, "{seen:?}");
+}
+
+/// A schema that allows no members but its own cannot be a part of a larger one.
+#[tokio::test]
+async fn no_closed_schema_is_part_of_another() {
+    let app = App::start().await;
+    let described = Described::by(&app).await;
+    for (name, schema) in described.document.at("/components/schemas").as_object().unwrap() {
+        for part in schema["allOf"].as_array().into_iter().flatten() {
+            let part = described.resolve(part);
+            assert_ne!(part["additionalProperties"], false, "{name} forbids what it has");
+        }
+    }
     app.finish().await;
 }
 

@@ -86,7 +86,7 @@ impl Described {
         }
     }
 
-    fn resolve<'a>(&'a self, schema: &'a Value) -> &'a Value {
+    pub(super) fn resolve<'a>(&'a self, schema: &'a Value) -> &'a Value {
         match schema["$ref"].as_str() {
             Some(reference) => self.document.at(reference.trim_start_matches('#')),
             None => schema,
