@@ -94,7 +94,7 @@ impl Runner {
         let mut locks_each = self.store.locks_each();
         for attempt in 1.. {
             let nonce: i64 = rand::random();
-            let (error, unknown) = match self.attempt(units, nonce, locks_each).await {
+            let (error, unknown) = match self.attempt(units, nonce, locks_each, deadline).await {
                 Ok((outcomes, _committed)) => return Ok(outcomes),
                 Err(Failed::Before(error)) => (error, false),
                 Err(Failed::Stale(versions)) => match self.prepare_again(units, &versions).await {
@@ -165,7 +165,7 @@ impl Runner {
         counter!("solejob_commits_unknown_total").increment(1);
         tracing::warn!(error = %lost, job_id = %written.job, "a commit got no answer: looking whether it is stored");
         loop {
-            match self.store.settle(nonce, written).await {
+            match self.store.until(deadline).settle(nonce, written).await {
                 Err(error) if error.class() != Class::Refused && Instant::now() < deadline => {
                     tokio::time::sleep(RECONNECT_PAUSE).await;
                 }
@@ -179,6 +179,7 @@ impl Runner {
         units: &[PreparedUnit],
         nonce: i64,
         locks_each: usize,
+        deadline: Instant,
     ) -> Result<(Vec<UnitOutcome>, Committed), Failed> {
         let asked = asked(units);
         let locks = LockSet::new(asked.places(), nonce, locks_each);
@@ -186,7 +187,8 @@ impl Runner {
 
         let apps: BTreeSet<AppId> = units.iter().map(|unit| unit.app).collect();
         let apps: Vec<AppId> = apps.into_iter().collect();
-        let mut locked = self.store.begin(&locks).await?.lock(&locks, &apps).await?;
+        let begun = self.store.until(deadline).begin(&locks).await?;
+        let mut locked = begun.lock(&locks, &apps).await?;
         let decided_at = locked.decided_at();
         self.clock.set(decided_at);
         let versions: BTreeMap<AppId, i64> = apps.into_iter().zip(locked.types_versions().iter().copied()).collect();

@@ -2,6 +2,8 @@
 
 use sqlx::error::{DatabaseError, ErrorKind};
 
+use crate::store::connection::is_of_the_connection;
+
 /// What became of what was asked, and what may be done about it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Class {
@@ -67,15 +69,8 @@ impl Error {
 
     /// The error of a COMMIT, or of a statement that changes something by itself.
     pub(super) fn of_commit(error: sqlx::Error) -> Error {
-        let lost = match &error {
-            // The session was ended: before it committed, or after.
-            sqlx::Error::Database(error) => error
-                .code()
-                .is_some_and(|code| code.starts_with("57P") || code.starts_with("08")),
-            sqlx::Error::Io(_) | sqlx::Error::Tls(_) | sqlx::Error::Protocol(_) | sqlx::Error::WorkerCrashed => true,
-            _ => false,
-        };
-        if lost {
+        // The session was ended: before it committed, or after.
+        if is_of_the_connection(&error) {
             Error::Unanswered(error)
         } else {
             Error::Database(error)
@@ -87,8 +82,8 @@ impl Error {
 fn class_of(error: &dyn DatabaseError) -> Class {
     let code = error.code().unwrap_or_default();
     match &*code {
-        // serialization_failure, deadlock_detected, in_failed_sql_transaction (see Store::suspect)
-        "40001" | "40P01" | "25P02" => Class::Again,
+        // serialization_failure, deadlock_detected
+        "40001" | "40P01" => Class::Again,
         // out_of_memory with this hint means the lock table; see max_locks_per_transaction
         "53200" => Class::LockTableFull,
         // lock_not_available, query_canceled, read_only_sql_transaction

@@ -2,11 +2,12 @@
 
 use std::collections::HashMap;
 
-use sqlx::{PgConnection, Row};
+use sqlx::Row;
 use uuid::Uuid;
 
 use crate::duration::Millis;
 use crate::job::{AppId, Instant, JobId, Parent, Policy, State};
+use crate::store::connection::Connection;
 use crate::store::lives::Counts;
 use crate::store::rows::{FullJobRow, JobRow, millis, state};
 use crate::store::{Error, Store, statements};
@@ -156,7 +157,7 @@ impl TryFrom<JobRow> for JobView {
 
 /// Jobs of one application with everything about them, as the connection sees them.
 pub(super) async fn full_jobs(
-    connection: &mut PgConnection,
+    connection: &mut Connection,
     app: AppId,
     ids: &[JobId],
 ) -> Result<HashMap<JobId, FullJob>, Error> {

@@ -2,12 +2,14 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use sqlx::{FromRow, PgConnection, Postgres, Row, Transaction};
+use sqlx::{FromRow, Row};
 use uuid::Uuid;
 
 use crate::job::{AppId, FinalState, FinalStates, Instant, JobId, State};
 use crate::life::{Attempt, AttemptEnd, Lease, Life};
+use crate::store::connection::Connection;
 use crate::store::jobs::{self, FullJob};
+use crate::store::pool::Transaction;
 use crate::store::rows::{PolicyRow, millis, state};
 use crate::store::{Error, Store, statements};
 
@@ -26,7 +28,7 @@ pub struct LockedJob {
 /// A transaction on the lives of jobs, all of them locked.
 #[derive(Debug)]
 pub struct Lives {
-    pub(super) tx: Transaction<'static, Postgres>,
+    pub(super) tx: Transaction,
 }
 
 /// What a job was, and what it is now.
@@ -141,7 +143,7 @@ impl Store {
 impl Lives {
     /// Locks jobs within a transaction that may hold key locks, and no rows.
     pub(super) async fn lock(
-        mut tx: Transaction<'static, Postgres>,
+        mut tx: Transaction,
         jobs: &[(AppId, JobId)],
     ) -> Result<(Lives, Vec<LockedJob>, Instant), Error> {
         let (apps, ids): (Vec<i64>, Vec<Uuid>) = jobs.iter().map(|(app, id)| (app.0, id.0)).unzip();
@@ -159,7 +161,7 @@ impl Lives {
     }
 }
 
-pub(super) async fn clock(connection: &mut PgConnection) -> Result<Instant, Error> {
+pub(super) async fn clock(connection: &mut Connection) -> Result<Instant, Error> {
     Ok(sqlx::query(statements::CLOCK)
         .fetch_one(connection)
         .await?
@@ -352,7 +354,7 @@ impl Counts {
         self.0.into_iter().filter(|(_, change)| *change != 0).collect()
     }
 
-    pub(super) async fn write(self, tx: &mut PgConnection) -> Result<(), Error> {
+    pub(super) async fn write(self, tx: &mut Connection) -> Result<(), Error> {
         let changes = self.changes();
         if changes.is_empty() {
             return Ok(());

@@ -1,9 +1,10 @@
 //! The way into a dispatch transaction: begin, lock, and what only who holds the locks may do.
 
-use sqlx::{Postgres, Row, Transaction};
+use sqlx::Row;
 use uuid::Uuid;
 
 use crate::job::{AppId, Instant, JobId};
+use crate::store::pool::Transaction;
 use crate::store::{Error, Store, statements};
 use crate::uniqueness::key::KeyDigest;
 use crate::uniqueness::locks::LockSet;
@@ -19,13 +20,13 @@ const BEGIN_ALONE: &str = "begin isolation level read committed; select pg_advis
 /// A transaction that holds the gate, and no key yet.
 #[derive(Debug)]
 pub struct Begun {
-    tx: Transaction<'static, Postgres>,
+    tx: Transaction,
 }
 
 /// A transaction that holds the locks of its keys. Reading who holds them and writing are its methods.
 #[derive(Debug)]
 pub struct Locked {
-    pub(super) tx: Transaction<'static, Postgres>,
+    pub(super) tx: Transaction,
     /// The one instant of this transaction, read after the locks.
     decided_at: Instant,
     /// Of the applications that were asked for, in their order.
@@ -47,14 +48,8 @@ impl Store {
             ),
             LockSet::All => BEGIN_ALONE,
         };
-        let begun = self.dispatch.begin_with(begin).await;
-        Ok(Begun {
-            tx: begun.inspect_err(|error| {
-                if matches!(error, sqlx::Error::Database(_)) {
-                    self.suspect();
-                }
-            })?,
-        })
+        let tx = self.dispatch.begin_with(begin).await?;
+        Ok(Begun { tx })
     }
 
     /// Whether a transaction whose COMMIT got no answer is stored, once it is certain to be over: `nonce` is

@@ -5,6 +5,7 @@
 //! out a receipt before the commit.
 
 mod again;
+mod connection;
 mod error;
 mod holders;
 mod job_types;
@@ -12,6 +13,7 @@ mod jobs;
 mod keys;
 mod lives;
 mod locks;
+mod pool;
 mod queues;
 mod reserve;
 mod room;
@@ -23,14 +25,13 @@ mod upkeep;
 mod wakeup;
 mod write;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
-use sqlx::{Connection as _, PgConnection, PgPool};
+use sqlx::postgres::PgConnectOptions;
+use tokio::time::timeout;
 
 pub use again::Again;
+use connection::Connection;
 pub use error::{Class, Error};
 pub use holders::{Asked, HeldKey, Look};
 pub use job_types::{Declared, StoredType};
@@ -38,6 +39,7 @@ pub use jobs::{AttemptView, Deleted, FullJob, JobView, JobWindowKey, ListFilter}
 pub use keys::{KeyHolder, Reset};
 pub use lives::{Changed, Lives, LockedJob};
 pub use locks::{Begun, Committed, Locked, Written};
+use pool::{Pool, Terms};
 pub use queues::{QueueView, ScopeView};
 pub use reserve::{After, Known, Reserved, Shape, Wish};
 pub use schema::migrate;
@@ -57,6 +59,9 @@ pub struct Limits {
     pub connections: u32,
     /// How long a request waits for a connection before it is answered `store_unavailable`.
     pub acquire: Duration,
+    /// How long PostgreSQL has to answer a statement: a little more than `statement_timeout`, so that only a connection
+    /// on which answers are lost is given up for it.
+    pub answer: Duration,
 }
 
 impl Default for Limits {
@@ -66,6 +71,7 @@ impl Default for Limits {
             work_in_flight: 2,
             connections: 8,
             acquire: Duration::from_secs(3),
+            answer: Duration::from_secs(12),
         }
     }
 }
@@ -74,15 +80,13 @@ impl Default for Limits {
 #[derive(Clone, Debug)]
 pub struct Store {
     /// For groups of dispatches alone.
-    dispatch: PgPool,
+    dispatch: Pool,
     /// For workers: leases must not run out because everybody dispatches.
-    work: PgPool,
+    work: Pool,
     /// For everything else.
-    general: PgPool,
+    general: Pool,
     /// Locks that one transaction may take one by one.
     locks_each: usize,
-    /// So many of the connections in `dispatch` are to be replaced before they are used.
-    suspects: Arc<AtomicU32>,
 }
 
 /// Settings of every connection. They go with the connection, since a pool may give any of them out.
@@ -95,8 +99,9 @@ pub const SETTINGS: [(&str, &str); 16] = [
     ("plan_cache_mode", "force_generic_plan"),
     ("statement_timeout", "10s"),
     ("lock_timeout", "5s"),
-    // A server that froze inside a transaction must not keep its locks.
-    ("idle_in_transaction_session_timeout", "10s"),
+    // A server that froze inside a transaction, or that packets no longer reach, must not keep its locks: for less than
+    // the others' deadline.
+    ("idle_in_transaction_session_timeout", "5s"),
     // A server that died while it waited for a lock must not keep its place.
     ("client_connection_check_interval", "1s"),
     // One that packets no longer reach must not keep its locks either. Sockets of the machine itself take no notice.
@@ -112,53 +117,50 @@ pub const SETTINGS: [(&str, &str); 16] = [
     ("enable_mergejoin", "off"),
 ];
 
-/// After this long without use a connection may have died unnoticed.
-const IDLE_UNTESTED: Duration = Duration::from_secs(1);
-
 impl Store {
     /// Connects to `url` and makes sure that the database is one that this server can work with.
     pub async fn connect(url: &str, limits: &Limits) -> Result<Store, Error> {
         let options = options(url)?;
-        let pool = |connections: u32| {
-            PgPoolOptions::new()
-                .max_connections(connections)
-                .acquire_timeout(limits.acquire)
+        let pool = |most, untested| {
+            let Limits { acquire, answer, .. } = *limits;
+            let terms = Terms {
+                most,
+                untested,
+                acquire,
+                answer,
+            };
+            Pool::new(options.clone(), terms)
         };
-        // One connection more than there are groups: a commit whose outcome is unknown is settled on it.
-        let dispatch = pool(limits.groups_in_flight + 1);
-        // Tried anew where a connection turns out to be dead, so none is asked before.
-        let suspects = Arc::new(AtomicU32::new(0));
-        let spent = Arc::clone(&suspects);
-        let dispatch = dispatch.test_before_acquire(false).before_acquire(move |_, _| {
-            let suspected = spent.try_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
-            Box::pin(async move { Ok(suspected.is_err()) })
-        });
-        let dispatch = dispatch.connect_lazy_with(options.clone());
-        let work = tested_when_idle(pool(2 * limits.work_in_flight)).connect_lazy_with(options.clone());
-        let general = pool(limits.connections).connect_lazy_with(options.clone());
-        // Not by way of the pool, which says of a database that it cannot reach only that it has waited.
-        let first = tokio::time::timeout(limits.acquire, PgConnection::connect_with(&options));
+        // Not by way of a pool, which says of a database that it cannot reach only that it has waited.
+        let first = timeout(limits.acquire, Connection::open(&options, limits.answer));
         let mut first = first.await.map_err(|_| sqlx::Error::PoolTimedOut)??;
         let locks_each = schema::check(&mut first).await?;
         let connections = limits.groups_in_flight + 1 + 2 * limits.work_in_flight + limits.connections;
         for warning in schema::warnings(&mut first, connections).await? {
             tracing::warn!("{warning}");
         }
-        first.close().await?;
+        first.close().await;
         Ok(Store {
-            dispatch,
-            work,
-            general,
+            // One connection more than there are groups: a commit whose outcome is unknown is settled on it. Tried anew
+            // where a connection turns out to be dead, so only those are asked that a firewall may have forgotten.
+            dispatch: pool(limits.groups_in_flight + 1, Duration::from_secs(30)),
+            // Tried anew as well, for the most part.
+            work: pool(2 * limits.work_in_flight, Duration::from_secs(1)),
+            // Less the one that hears news.
+            general: pool(limits.connections.saturating_sub(1).max(1), Duration::ZERO),
             locks_each,
-            suspects,
         })
     }
 
-    /// A transaction of `dispatch` failed at its first lock, behind its BEGIN: sqlx takes it for one that has not
-    /// begun, and gives the connection back as it is. Which one that is cannot be told, so all that are idle go.
-    fn suspect(&self) {
-        let most = self.dispatch.options().get_max_connections();
-        self.suspects.fetch_max(most, Ordering::Relaxed);
+    /// The same store for somebody who has until then: a statement that PostgreSQL has not answered by then is given up,
+    /// and its connection with it. What is begun late all the same has a moment.
+    pub fn until(&self, deadline: Instant) -> Store {
+        Store {
+            dispatch: self.dispatch.until(deadline),
+            work: self.work.until(deadline),
+            general: self.general.until(deadline),
+            locks_each: self.locks_each,
+        }
     }
 
     /// The most advisory locks that a transaction takes one by one.
@@ -176,14 +178,6 @@ impl Store {
         self.work.close().await;
         self.general.close().await;
     }
-}
-
-/// Connections that have just been used are given out as they are, which saves a round trip; one that was idle is asked
-/// first whether it lives. For who tries again where a connection turns out to be dead.
-fn tested_when_idle(pool: PgPoolOptions) -> PgPoolOptions {
-    pool.test_before_acquire(false).before_acquire(|connection, meta| {
-        Box::pin(async move { Ok(meta.idle_for < IDLE_UNTESTED || connection.ping().await.is_ok()) })
-    })
 }
 
 fn options(url: &str) -> Result<PgConnectOptions, Error> {

@@ -4,10 +4,11 @@ use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
 
 use sha2::{Digest, Sha256};
-use sqlx::{PgConnection, Row};
+use sqlx::Row;
 use uuid::Uuid;
 
 use crate::job::{AppId, Instant, JobId, State};
+use crate::store::connection::Connection;
 use crate::store::lives::{Counts, column};
 use crate::store::reserve::{After, Reserved, Shape, Wish};
 use crate::store::{Error, Store, jobs, rows, statements};
@@ -65,7 +66,7 @@ impl Store {
     /// had resource keys.
     async fn pick_with_room(
         &self,
-        tx: &mut PgConnection,
+        tx: &mut Connection,
         shape: &Shape,
         wanted: usize,
     ) -> Result<(Vec<Picked>, BTreeSet<String>, bool), Error> {
@@ -114,7 +115,7 @@ impl Store {
     /// for them could wait in a circle.
     async fn room(
         &self,
-        tx: &mut PgConnection,
+        tx: &mut Connection,
         app: AppId,
         resources: &[String],
         holds_some: bool,
@@ -156,7 +157,7 @@ impl Store {
 }
 
 async fn lock_resources(
-    tx: &mut PgConnection,
+    tx: &mut Connection,
     statement: &'static str,
     app: AppId,
     resources: &[String],
@@ -165,7 +166,7 @@ async fn lock_resources(
     rows.iter().map(|row| Ok(row.try_get("resource")?)).collect()
 }
 
-async fn pick(tx: &mut PgConnection, shape: &Shape, limit: usize) -> Result<Vec<Picked>, Error> {
+async fn pick(tx: &mut Connection, shape: &Shape, limit: usize) -> Result<Vec<Picked>, Error> {
     let rows = sqlx::query(statements::PICK)
         .bind(shape.app.0)
         .bind(&shape.queues)
@@ -187,7 +188,7 @@ async fn pick(tx: &mut PgConnection, shape: &Shape, limit: usize) -> Result<Vec<
 /// resource keys somebody else has locked. Gives how many were not taken, and of which keys of those that were blocked
 /// there is some left.
 async fn choose(
-    tx: &mut PgConnection,
+    tx: &mut Connection,
     app: AppId,
     fresh: Vec<Picked>,
     wanted: usize,
@@ -232,7 +233,7 @@ async fn choose(
 }
 
 /// The best job that waits for each of these resource keys gets in line. Gives the queues.
-async fn unblock(tx: &mut PgConnection, app: AppId, resources: &BTreeSet<String>) -> Result<Vec<String>, Error> {
+async fn unblock(tx: &mut Connection, app: AppId, resources: &BTreeSet<String>) -> Result<Vec<String>, Error> {
     if resources.is_empty() {
         return Ok(Vec::new());
     }
@@ -244,7 +245,7 @@ async fn unblock(tx: &mut PgConnection, app: AppId, resources: &BTreeSet<String>
     rows.iter().map(|row| Ok(row.try_get("queue")?)).collect()
 }
 
-async fn lease(tx: &mut PgConnection, app: AppId, leases: &[(Picked, &Wish)]) -> Result<(), Error> {
+async fn lease(tx: &mut Connection, app: AppId, leases: &[(Picked, &Wish)]) -> Result<(), Error> {
     if leases.is_empty() {
         return Ok(());
     }
@@ -288,7 +289,7 @@ async fn lease(tx: &mut PgConnection, app: AppId, leases: &[(Picked, &Wish)]) ->
 }
 
 /// For each wish, the jobs that a reserve with its id was given before, with new tokens.
-async fn renew(tx: &mut PgConnection, app: AppId, wishes: &[Wish]) -> Result<Vec<Vec<JobId>>, Error> {
+async fn renew(tx: &mut Connection, app: AppId, wishes: &[Wish]) -> Result<Vec<Vec<JobId>>, Error> {
     let mut given = vec![Vec::new(); wishes.len()];
     let ids: Vec<&str> = wishes.iter().filter_map(|wish| wish.reserve_id.as_deref()).collect();
     if ids.is_empty() {

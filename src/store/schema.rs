@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use sqlx::migrate::Migrator;
-use sqlx::{Connection, PgConnection, Row};
+use sqlx::{Connection as _, PgConnection, Row};
 
+use crate::store::connection::Connection;
 use crate::store::{Error, options};
 
 static MIGRATIONS: Migrator = sqlx::migrate!("./migrations");
@@ -41,7 +42,7 @@ pub async fn migrate(url: &str) -> Result<(), Error> {
 }
 
 /// What is asked of a database before it is used. Gives the number of locks that one transaction may take.
-pub(super) async fn check(connection: &mut PgConnection) -> Result<usize, Error> {
+pub(super) async fn check(connection: &mut Connection) -> Result<usize, Error> {
     let row = sqlx::query(
         "select to_regclass('_sqlx_migrations') is not null as migrated, pg_is_in_recovery() as standby,
             current_setting('server_encoding') as encoding, current_setting('server_version_num')::int as version,
@@ -86,7 +87,7 @@ pub(super) async fn check(connection: &mut PgConnection) -> Result<usize, Error>
 }
 
 /// What an operator should know of the settings of a database that can be worked with.
-pub(super) async fn warnings(connection: &mut PgConnection, connections: u32) -> Result<Vec<String>, Error> {
+pub(super) async fn warnings(connection: &mut Connection, connections: u32) -> Result<Vec<String>, Error> {
     let row = sqlx::query(
         "select current_setting('synchronous_commit') = 'off' as forgetful,
             current_setting('fsync') = 'off' or current_setting('full_page_writes') = 'off' as unsafe,

@@ -1,8 +1,9 @@
 //! What has to be done now and then: small steps that any server may take, each safe beside all others.
 
-use sqlx::{PgConnection, Row};
+use sqlx::Row;
 
 use crate::job::{AppId, JobId};
+use crate::store::connection::Connection;
 use crate::store::lives::Counts;
 use crate::store::rows::state;
 use crate::store::{Error, Store, statements};
@@ -123,7 +124,7 @@ impl Store {
 }
 
 /// Whether no other server is at the same sweep. The lock goes with the transaction.
-async fn alone(tx: &mut PgConnection, sweep: Sweep) -> Result<bool, Error> {
+async fn alone(tx: &mut Connection, sweep: Sweep) -> Result<bool, Error> {
     let row = sqlx::query("select pg_try_advisory_xact_lock($1) as taken")
         .bind(sweep as i64)
         .fetch_one(tx)

@@ -1,7 +1,11 @@
 //! News between servers, through LISTEN and NOTIFY: a hint and never the truth. Never inside a transaction that
 //! writes jobs, since PostgreSQL commits those that notify one after another.
 
-use sqlx::postgres::PgListener;
+use std::time::Duration;
+
+use sqlx::Executor as _;
+use sqlx::postgres::{PgListener, PgPoolOptions};
+use tokio::time::timeout;
 
 use crate::store::{Error, Store};
 
@@ -10,6 +14,12 @@ const CHANNEL: &str = "solejob";
 
 /// What PostgreSQL takes in one notification, less a little.
 const PAYLOAD_BYTES_MAX: usize = 7_900;
+
+/// After so long without news the connection is asked whether it lives: a dead one is as silent as one without news.
+const SILENCE: Duration = Duration::from_secs(10);
+
+/// And it has so long to say so.
+const SIGN_OF_LIFE: Duration = Duration::from_secs(2);
 
 /// Hears what other servers say.
 #[derive(Debug)]
@@ -47,8 +57,16 @@ impl Store {
 
     /// Begins to listen, on a connection of its own.
     pub async fn listen(&self) -> Result<News, Error> {
-        let mut listener = PgListener::connect_with(&self.general).await?;
-        listener.listen(CHANNEL).await?;
+        // The listener wants it in a pool, to make it again after a loss.
+        let one = PgPoolOptions::new()
+            .max_connections(1)
+            .acquire_timeout(self.general.terms().acquire)
+            .idle_timeout(None)
+            .max_lifetime(None);
+        let one = one.connect_lazy_with(self.general.options().clone());
+        let mut listener = PgListener::connect_with(&one).await?;
+        let listening = timeout(SIGN_OF_LIFE, listener.listen(CHANNEL)).await;
+        listening.unwrap_or(Err(sqlx::Error::PoolTimedOut))?;
         Ok(News(listener))
     }
 }
@@ -56,10 +74,12 @@ impl Store {
 impl News {
     /// The next news. `None` when the connection was lost and made again: something may have been missed.
     pub async fn next(&mut self) -> Result<Option<String>, Error> {
-        Ok(self
-            .0
-            .try_recv()
-            .await?
-            .map(|notification| notification.payload().to_owned()))
+        loop {
+            if let Ok(heard) = timeout(SILENCE, self.0.try_recv()).await {
+                return Ok(heard?.map(|notification| notification.payload().to_owned()));
+            }
+            let lives = timeout(SIGN_OF_LIFE, self.0.execute("select")).await;
+            lives.unwrap_or(Err(sqlx::Error::PoolTimedOut))?;
+        }
     }
 }

@@ -214,7 +214,7 @@ impl Runner {
     async fn decide(&self, group: &[Waiting]) -> Result<Vec<Result<Answer, Failure>>, Failure> {
         let deadline = Instant::now() + DEADLINE;
         for attempt in 1.. {
-            match self.attempt(group).await {
+            match self.attempt(group, deadline).await {
                 Ok((results, news)) => {
                     self.wakeups.tell(news);
                     return Ok(results);
@@ -236,9 +236,14 @@ impl Runner {
         Err(no_result())
     }
 
-    async fn attempt(&self, group: &[Waiting]) -> Result<(Vec<Result<Answer, Failure>>, Vec<News>), Error> {
+    async fn attempt(
+        &self,
+        group: &[Waiting],
+        deadline: Instant,
+    ) -> Result<(Vec<Result<Answer, Failure>>, Vec<News>), Error> {
         let places: BTreeSet<(AppId, JobId)> = group.iter().map(|waiting| (waiting.app, waiting.job)).collect();
-        let (mut lives, locked, now) = self.store.lock_lives(&places.into_iter().collect::<Vec<_>>()).await?;
+        let places: Vec<(AppId, JobId)> = places.into_iter().collect();
+        let (mut lives, locked, now) = self.store.until(deadline).lock_lives(&places).await?;
         let mut jobs: BTreeMap<(AppId, JobId), Touched> = locked
             .into_iter()
             .map(|job| ((job.app, job.id), Touched::new(job)))

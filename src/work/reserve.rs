@@ -374,7 +374,8 @@ impl Shared {
         let _permit = self.in_flight.acquire().await;
         let deadline = Instant::now() + DEADLINE;
         for attempt in 1.. {
-            match self.store.reserve(shape, wishes, seen.known()).await {
+            let store = self.store.until(deadline.into_std());
+            match store.reserve(shape, wishes, seen.known()).await {
                 Ok(reserved) => return Ok(reserved),
                 Err(error) if error.class() == Class::Again && attempt < ATTEMPTS => {
                     tracing::debug!(%error, "a reserve is tried again");

@@ -113,6 +113,7 @@ const ROOMS: &[(&str, &[&str])] = &[
 /// Things from outside that only some rooms may touch.
 const OUTSIDE: &[(&str, &[&str])] = &[
     ("sqlx", &["store"]),
+    ("futures_util", &["store"]),
     ("cel", &["job_types"]),
     ("toml", &["cli"]),
     ("axum", &["http", "trigger_dev", "server"]),

@@ -1,6 +1,7 @@
 //! Commits whose answer is lost, and a database that goes away: a dispatch makes one job all the same, and
 //! whatever is answered is true.
 
+mod nowhere;
 mod proxy;
 mod slow;
 mod told;

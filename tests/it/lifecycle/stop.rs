@@ -168,7 +168,7 @@ async fn a_stalled_upload_does_not_hold_the_end_up() {
 #[tokio::test]
 async fn a_transaction_that_takes_too_long_is_cut_off() {
     let app = App::start().await;
-    let mut server = server(&app, "8s").await;
+    let mut server = server(&app, "5s").await;
     let gate = Gate::close(&app).await;
     let body = r#"{"name": "n", "uniqueness": {"active_key": "a"}}"#;
     let in_flight = post(&server, body).await;
@@ -189,7 +189,7 @@ async fn a_transaction_that_takes_too_long_is_cut_off() {
     assert_eq!(server.stop().await.code(), Some(0));
     assert!(server.log.text().contains("transactions did not finish in time"));
     let took = began.elapsed();
-    assert!(took < Duration::from_secs(8) + AND_SOME, "it took {took:?}");
+    assert!(took < Duration::from_secs(5) + AND_SOME, "it took {took:?}");
     drop(in_flight);
     // PostgreSQL notices that nobody waits any more, before the lock is free.
     eventually("the session to be gone", async || match gate.waiting().await {

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::path::PathBuf;
+use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -53,6 +54,10 @@ struct Shared {
     live: watch::Sender<usize>,
     /// The connection is cut on which this statement is to be executed, once.
     cut_at: Mutex<Option<&'static str>>,
+    /// Nothing passes any more from this statement on, once; and whether PostgreSQL still gets it.
+    hole_at: Mutex<Option<(&'static str, bool)>>,
+    /// Whether what is sent goes nowhere, and nobody says so.
+    dark: watch::Sender<bool>,
     /// What each connection has had executed, by the names of the statements.
     sent: Mutex<Vec<Vec<String>>>,
 }
@@ -97,6 +102,8 @@ impl Proxy {
             open: watch::Sender::new(true),
             live: watch::Sender::new(0),
             cut_at: Mutex::default(),
+            hole_at: Mutex::default(),
+            dark: watch::Sender::new(false),
             sent: Mutex::default(),
         });
         let accepting = shared.clone();
@@ -141,6 +148,28 @@ impl Proxy {
         *self.shared.cut_at.lock().unwrap() = Some(statement);
     }
 
+    /// From the moment that this statement is executed the next time, nothing passes on any connection, and nobody says
+    /// so. Whether PostgreSQL gets that statement.
+    pub(super) fn darken_at(&self, statement: &'static str, delivered: bool) {
+        *self.shared.hole_at.lock().unwrap() = Some((statement, delivered));
+    }
+
+    /// From now on nothing passes, and nobody says so.
+    pub(super) fn darken(&self) {
+        self.shared.dark.send_replace(true);
+    }
+
+    /// Waits until nothing passes any more.
+    pub(super) async fn until_dark(&self) {
+        let mut dark = self.shared.dark.subscribe();
+        dark.wait_for(|dark| *dark).await.expect("it is watched");
+    }
+
+    /// New connections pass. Those that were there stay silent.
+    pub(super) fn lighten(&self) {
+        self.shared.dark.send_replace(false);
+    }
+
     /// What the connections have had executed since this was last asked, those that had anything: statements by
     /// name, each a round trip.
     pub(crate) fn sent(&self) -> Vec<Vec<String>> {
@@ -178,7 +207,7 @@ type Answers = Arc<tokio::sync::Mutex<Option<tokio::net::tcp::OwnedWriteHalf>>>;
 
 impl Shared {
     async fn serve(&self, client: TcpStream) {
-        let mut open = self.open.subscribe();
+        let (mut open, mut dark) = (self.open.subscribe(), self.dark.subscribe());
         let postgres: Box<dyn Stream> = match &self.target {
             Target::Socket(path) => Box::new(UnixStream::connect(path).await.expect("PostgreSQL is there")),
             Target::Tcp(host, port) => {
@@ -192,10 +221,14 @@ impl Shared {
         let answered = Arc::new(Notify::new());
         let back = pass_back(from_postgres, answers.clone(), answered.clone());
         let there = self.pass_on(requests, to_postgres, &answers, &answered);
+        let mut passing = pin!(async { tokio::join!(back, there) });
         // Any change of mind cuts: it is closed, or was for a moment.
         tokio::select! {
-            () = async { tokio::join!(back, there); } => {}
+            biased;
+            // Both ends are kept open, so that neither hears anything, of the other or of an end.
+            () = async { drop(dark.wait_for(|dark| *dark).await) } => std::future::pending().await,
             _ = open.changed() => {}
+            _ = &mut passing => {}
         }
     }
 
@@ -222,6 +255,19 @@ impl Shared {
                 if self.cut_at.lock().unwrap().take_if(|name| *name == executed).is_some() {
                     self.met.fetch_add(1, Ordering::SeqCst);
                     break;
+                }
+                let dark = self.hole_at.lock().unwrap().take_if(|(name, _)| *name == executed);
+                if let Some((_, delivered)) = dark {
+                    if delivered {
+                        let _ = postgres.write_all(&message).await;
+                        // What makes PostgreSQL act on it comes behind it.
+                        if message.first() != Some(&b'Q') {
+                            let _ = pass_until_sync(&mut requests, &mut postgres).await;
+                        }
+                    }
+                    self.met.fetch_add(1, Ordering::SeqCst);
+                    self.dark.send_replace(true);
+                    return std::future::pending().await;
                 }
                 self.sent.lock().unwrap()[place].push(executed);
             }
@@ -335,6 +381,17 @@ async fn pass_back(mut postgres: ReadHalf<Box<dyn Stream>>, answers: Answers, an
     }
     answers.lock().await.take();
     answered.notify_one();
+}
+
+/// Passes on what belongs to a statement.
+async fn pass_until_sync(requests: &mut OwnedReadHalf, postgres: &mut WriteHalf<Box<dyn Stream>>) -> Option<()> {
+    loop {
+        let message = read_message(requests, false).await?;
+        postgres.write_all(&message).await.ok()?;
+        if message.first() == Some(&b'S') {
+            return Some(());
+        }
+    }
 }
 
 /// One message of the frontend: all but the first begin with their type.
