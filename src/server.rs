@@ -1,6 +1,7 @@
 //! The composition root: one function builds a server from its settings, runs it, and stops it in order.
 
 mod connections;
+mod files;
 
 use std::io::Write as _;
 use std::sync::Arc;
@@ -97,6 +98,7 @@ pub async fn run(config: Config, metrics: PrometheusHandle, stop: CancellationTo
     );
     maintenance::start(&store, &wakeups, &calls, &stop, &tasks);
     let patience = config.http.patience;
+    let most = files::connections(config.http.connections, &config.store);
     let app = App::from(http::Parts {
         store: store.clone(),
         dispatcher: dispatcher.clone(),
@@ -125,8 +127,13 @@ pub async fn run(config: Config, metrics: PrometheusHandle, stop: CancellationTo
         }
     });
 
-    let router = http::router(app, trigger_dev::routes());
-    let serve = connections::serve(listener, router, patience, &stop);
+    let doors = connections::Doors {
+        router: http::router(app, trigger_dev::routes()),
+        no_room: http::no_room(),
+        most,
+        patience,
+    };
+    let serve = connections::serve(listener, doors, &stop);
     // The last fifth of the grace is for what still has to be stored.
     let grace = config.shutdown_grace.mul_f64(0.8);
     let mut out_of_time = std::pin::pin!(async {

@@ -96,6 +96,11 @@ fn describe() {
         "solejob_window_keys_swept_total",
         "Window keys forgotten after their window"
     );
+    describe_gauge!("solejob_http_connections", "Connections of clients that are served");
+    describe_counter!(
+        "solejob_http_connections_turned_away_total",
+        "Connections for which there was no room"
+    );
     describe_counter!("solejob_http_requests_total", "Requests by method, route and status");
     describe_histogram!(
         "solejob_http_request_duration_seconds",

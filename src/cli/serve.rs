@@ -68,6 +68,9 @@ pub(super) struct CommonArgs {
     /// Database connections beside those of the dispatches
     #[arg(long, env = "SOLEJOB_CONNECTIONS", default_value_t = store::Limits::default().connections, value_parser = clap::value_parser!(u32).range(2..=1_000))]
     connections: u32,
+    /// Connections of clients at once; one more is answered `overloaded`
+    #[arg(long, env = "SOLEJOB_HTTP_CONNECTIONS", default_value_t = http::Limits::default().connections, value_parser = within(1, 1 << 20))]
+    http_connections: usize,
     /// How long a client may keep silent in the middle of a request or an answer, or between two requests
     #[arg(long, env = "SOLEJOB_CLIENT_PATIENCE", default_value = "30s", value_parser = duration)]
     client_patience: Duration,
@@ -137,6 +140,7 @@ impl CommonArgs {
             work_in_flight,
             workers_waiting,
             connections,
+            http_connections,
             client_patience,
             shutdown_grace,
             database_wait,
@@ -152,6 +156,7 @@ impl CommonArgs {
                 batch_items,
                 batch_bytes,
                 patience: client_patience,
+                connections: http_connections,
             },
             dispatch: dispatch::Limits {
                 groups_in_flight,

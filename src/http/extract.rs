@@ -367,6 +367,7 @@ mod tests {
         batch_items: 10,
         batch_bytes: 1_000,
         patience: Duration::from_secs(30),
+        connections: 1,
     };
 
     async fn code_of(request: Request, kind: u8) -> Option<Code> {

@@ -60,6 +60,8 @@ pub struct Limits {
     pub batch_bytes: usize,
     /// How long a client may keep silent in the middle of a request.
     pub patience: Duration,
+    /// Connections at once; one more is answered `overloaded`.
+    pub connections: usize,
 }
 
 impl Default for Limits {
@@ -69,6 +71,8 @@ impl Default for Limits {
             batch_items: 1_000,
             batch_bytes: 16 << 20,
             patience: Duration::from_secs(30),
+            // The workers that may wait, and then some.
+            connections: 32_768,
         }
     }
 }
@@ -183,6 +187,18 @@ pub fn router(app: App, others: Router<App>) -> Router {
             CatchPanicLayer::custom(panicked),
         ))
         .with_state(app)
+}
+
+/// What is answered where there is no room for another connection: the same to every request.
+pub fn no_room() -> Router {
+    let refuse = async || {
+        let detail = "this server has as many connections as it takes: nothing was done; try again after the time in \
+                      Retry-After, or keep fewer connections open";
+        problem::Problem::new(problem::Code::Overloaded, detail)
+    };
+    Router::new()
+        .fallback(refuse)
+        .layer(axum::middleware::from_fn(observe::observe))
 }
 
 fn panicked(panic: Box<dyn Any + Send + 'static>) -> Response {

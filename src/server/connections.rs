@@ -1,7 +1,11 @@
 //! Connections of clients: taken, served, and given up when a client keeps silent in the middle of something.
+//!
+//! There is room for so many. Who comes beyond that is answered 503 at once, rather than left to wait in the kernel where
+//! nothing tells it from a server that is dead: a client can try another server, or wait for as long as it is told to.
 
 use std::io;
 use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -9,9 +13,11 @@ use axum::Router;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use metrics::{counter, gauge};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::time::Sleep;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -24,21 +30,82 @@ const LINGER: Duration = Duration::from_millis(100);
 /// So many connections that were made before the end, and not taken by then, are taken all the same.
 const LATE_MAX: usize = 1_024;
 
+/// So many are turned away at a time. With more than that nobody is taken, and they wait in the kernel after all: each
+/// costs a file, and there are files for so many.
+pub(super) const TURNED_AWAY: usize = 256;
+
+/// And so long each has to say what it wants and to hear that it is not to be had.
+const FAREWELL: Duration = Duration::from_secs(3);
+
+/// Who is served, and by what.
+pub(super) struct Doors {
+    pub(super) router: Router,
+    /// For those for whom there is no room.
+    pub(super) no_room: Router,
+    /// Connections that are served at once.
+    pub(super) most: usize,
+    pub(super) patience: Duration,
+}
+
+/// A place among the connections that are served.
+struct Place {
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Place {
+    fn take(places: &Arc<Semaphore>) -> Option<Place> {
+        let permit = Arc::clone(places).try_acquire_owned().ok()?;
+        gauge!("solejob_http_connections").increment(1.0);
+        Some(Place { _permit: permit })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        gauge!("solejob_http_connections").decrement(1.0);
+    }
+}
+
 /// Serves until `stop` is cancelled, and then until what was begun is answered.
-pub(super) async fn serve(listener: TcpListener, router: Router, patience: Duration, stop: &CancellationToken) {
+pub(super) async fn serve(listener: TcpListener, doors: Doors, stop: &CancellationToken) {
     let connections = TaskTracker::new();
+    let (places, refusals) = (
+        Arc::new(Semaphore::new(doors.most)),
+        Arc::new(Semaphore::new(TURNED_AWAY)),
+    );
     let mut late = 0;
     while late < LATE_MAX {
+        let next = async {
+            // Whoever comes may have to be turned away.
+            let refusal = Arc::clone(&refusals).acquire_owned().await;
+            (listener.accept().await, refusal)
+        };
         // Who has connected before the end is taken, noticed or not.
-        let taken = tokio::select! {
+        let (taken, refusal) = tokio::select! {
             biased;
-            taken = listener.accept() => taken,
+            taken = next => taken,
             () = stop.cancelled() => break,
         };
         match taken {
             Ok((stream, _)) => {
                 late += usize::from(stop.is_cancelled());
-                connections.spawn(connection(stream, router.clone(), patience, stop.clone()));
+                match Place::take(&places) {
+                    Some(place) => {
+                        let served = connection(stream, doors.router.clone(), doors.patience, stop.clone());
+                        connections.spawn(async move {
+                            served.await;
+                            drop(place);
+                        });
+                    }
+                    None => {
+                        counter!("solejob_http_connections_turned_away_total").increment(1);
+                        let refused = turn_away(stream, doors.no_room.clone());
+                        connections.spawn(async move {
+                            refused.await;
+                            drop(refusal);
+                        });
+                    }
+                }
             }
             Err(error) if is_of_one_connection(&error) => {}
             Err(error) => {
@@ -85,6 +152,16 @@ async fn connection(stream: TcpStream, router: Router, patience: Duration, stop:
     if let Err(error) = ended {
         tracing::debug!(%error, "a connection was given up");
     }
+}
+
+/// Answers the first request that there is no room, whatever it is.
+async fn turn_away(stream: TcpStream, no_room: Router) {
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new())
+        .header_read_timeout(FAREWELL)
+        .keep_alive(false);
+    let farewell = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(no_room));
+    let _in_time = timeout(FAREWELL, farewell).await;
 }
 
 /// A stream whose other end has to take what is written within some time.

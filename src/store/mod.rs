@@ -64,6 +64,13 @@ pub struct Limits {
     pub answer: Duration,
 }
 
+impl Limits {
+    /// Connections to PostgreSQL, all together.
+    pub fn connections_in_all(&self) -> u32 {
+        self.groups_in_flight + 1 + 2 * self.work_in_flight + self.connections
+    }
+}
+
 impl Default for Limits {
     fn default() -> Limits {
         Limits {
@@ -135,8 +142,7 @@ impl Store {
         let first = timeout(limits.acquire, Connection::open(&options, limits.answer));
         let mut first = first.await.map_err(|_| sqlx::Error::PoolTimedOut)??;
         let locks_each = schema::check(&mut first).await?;
-        let connections = limits.groups_in_flight + 1 + 2 * limits.work_in_flight + limits.connections;
-        for warning in schema::warnings(&mut first, connections).await? {
+        for warning in schema::warnings(&mut first, limits.connections_in_all()).await? {
             tracing::warn!("{warning}");
         }
         first.close().await;

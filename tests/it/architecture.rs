@@ -135,7 +135,7 @@ const OUTSIDE: &[(&str, &[&str])] = &[
     // The environment is read in cli; embedded keeps what libpq would read of it from its children. Mutants are in no
     // build that is used.
     ("std::env", &["cli", "embedded", "mutants"]),
-    ("rustix", &["embedded", "cli"]),
+    ("rustix", &["embedded", "cli", "server"]),
     ("tracing_subscriber", &["telemetry"]),
     // What reaches out of the process, waits, or looks at a clock has no place in a pure room.
     ("tokio", IMPURE),

@@ -11,6 +11,7 @@ mod cli_keys;
 mod cli_retries;
 mod cli_work;
 mod client_gone;
+mod connections;
 mod crash;
 mod guarantees;
 mod hostile;
