@@ -174,6 +174,16 @@ impl Dispatcher {
         answered.await.unwrap_or_else(died)
     }
 
+    /// Whether there is any room: where there is none, a unit need not even be prepared.
+    pub fn has_room(&self) -> Result<(), Failure> {
+        if self.queue.capacity() > 0 && self.room.available_permits() > 0 {
+            return Ok(());
+        }
+        let turned_away = Err(Failure::Overloaded);
+        group::count(&turned_away);
+        turned_away.map(drop)
+    }
+
     /// Puts a unit in the queue, if there is room.
     fn take_in(&self, unit: PreparedUnit) -> Result<oneshot::Receiver<Result<UnitOutcome, Failure>>, Failure> {
         let bytes = unit.bytes();

@@ -12,7 +12,7 @@ use crate::dispatch::{Failure, PreparedUnit};
 use crate::http::auth::{By, Dispatch};
 use crate::http::dispatch::unit;
 use crate::http::examples;
-use crate::http::extract::{self, BATCH, Checked};
+use crate::http::extract::{self, BATCH, Checked, Room};
 use crate::http::idempotency::IdempotencyKey;
 use crate::http::problem::{self, Code, Problem, ProblemBody, answers};
 use crate::http::receipt::{Disposition, ReceiptBody};
@@ -88,6 +88,7 @@ pub struct ItemResult {
 pub(super) async fn batch(
     State(app): State<App>,
     by: By<Dispatch>,
+    _: Room,
     key: IdempotencyKey,
     Checked(bytes): Checked<BATCH>,
 ) -> Result<Response, Problem> {

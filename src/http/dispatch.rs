@@ -13,7 +13,7 @@ use crate::dispatch::prepare::{self, Prepared, Request};
 use crate::dispatch::{Draft, Failure, Parents, PreparedUnit, prepare_unit, preview as preview_unit};
 use crate::http::auth::{By, Dispatch};
 use crate::http::examples;
-use crate::http::extract::{SINGLE, Wire};
+use crate::http::extract::{Room, SINGLE, Wire};
 use crate::http::idempotency::IdempotencyKey;
 use crate::http::prefer::PreferWait;
 use crate::http::problem::{self, Problem, answers};
@@ -57,6 +57,7 @@ pub(super) async fn dispatch(
     by: By<Dispatch>,
     prefer: PreferWait,
     key: IdempotencyKey,
+    _: Room,
     Wire(body): Wire<DispatchBody, SINGLE>,
 ) -> Result<Response, Problem> {
     let unit = single(&app, by.app, key, body).await?;

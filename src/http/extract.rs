@@ -78,6 +78,19 @@ async fn read(request: Request, kind: u8, limits: &Limits) -> Result<Bytes, Prob
     }
 }
 
+/// Room for another dispatch. Who would be refused in the end is refused before a body is read and taken apart.
+#[derive(Debug)]
+pub struct Room;
+
+impl FromRequestParts<App> for Room {
+    type Rejection = Problem;
+
+    async fn from_request_parts(_: &mut Parts, app: &App) -> Result<Self, Problem> {
+        app.dispatcher.has_room()?;
+        Ok(Room)
+    }
+}
+
 #[derive(PartialEq, Eq)]
 enum MediaType {
     Json,

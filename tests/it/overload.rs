@@ -3,9 +3,12 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use solejob::uniqueness::locks::GATE;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
-use crate::support::{Answer, App, Gate, Options};
+use crate::support::{Answer, App, Gate, Options, Session};
 
 /// A refusal waits for nothing that is held here: it comes long before a lock would time out.
 const AT_ONCE: Duration = Duration::from_secs(3);
@@ -99,6 +102,53 @@ async fn more_bytes_than_may_wait_are_refused() {
     assert_eq!(second.join_next().await.unwrap().unwrap().status, 201);
     assert_eq!(jobs(&app).await, 3);
     app.post("/v1/jobs", &large(9), 201).await;
+    app.finish().await;
+}
+
+/// Work that was begun is finished: what frees room is shed last.
+#[tokio::test]
+async fn heartbeats_and_finishes_go_through_while_dispatches_are_refused() {
+    let app = App::with(Options::default().arg("--queue-units=1").arg("--groups-in-flight=1")).await;
+    for active_key in ["first", "second", "third"] {
+        let body = json!({"name": "n", "uniqueness": {"active_key": active_key}});
+        app.post("/v1/jobs", &body, 201).await;
+    }
+    let held = app.reserve(json!({"max_jobs": 2, "lease": "60s"})).await;
+    assert_eq!(held.len(), 2);
+    // No dispatch gets past the gate that all of them take, and nobody else takes it.
+    let mut gate = Session::open(&app).await;
+    gate.run(&format!("begin; select pg_advisory_xact_lock({GATE})")).await;
+    let client = app.client(0).clone();
+    let first = tokio::spawn(async move { client.post("/v1/jobs", &json!({"name": "n"}), 201).await });
+    gate.until_blocking(1).await;
+    let second = crowd(&app, "/v1/jobs", vec![json!({"name": "n"}); 20], 1).await;
+
+    // Not even a body is waited for.
+    let mut early = TcpStream::connect(app.address()).await.unwrap();
+    let head = "POST /v1/jobs HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 900\r\n\r\n";
+    early.write_all(head.as_bytes()).await.unwrap();
+    let mut said = vec![0; 4_096];
+    let count = tokio::time::timeout(AT_ONCE, early.read(&mut said)).await;
+    let said = String::from_utf8_lossy(&said[..count.expect("it is answered at once").unwrap()]).into_owned();
+    assert!(
+        said.starts_with("HTTP/1.1 503 ") && said.contains("\"overloaded\""),
+        "{said}"
+    );
+
+    let begun = app.work(&held[0], "start", json!({})).await;
+    let beat = app.work(&held[0], "heartbeat", json!({"lease": "60s"})).await;
+    let done = app.work(&held[0], "succeed", json!({})).await;
+    let failed = app.work(&held[1], "fail", json!({"error": {"message": "no"}})).await;
+    let more = app.post("/v1/worker/reserve", &json!({}), 200).await;
+    for answer in [&begun, &beat, &done, &failed, &more] {
+        assert_eq!(answer.status, 200, "{}", answer.text);
+        assert!(answer.took < AT_ONCE, "it took {:?}", answer.took);
+    }
+    assert_eq!(more.at("/jobs").as_array().unwrap().len(), 1);
+    assert_overloaded(&app.post("/v1/jobs", &json!({"name": "n"}), 503).await);
+    gate.run("rollback").await;
+    first.await.unwrap();
+    assert_eq!(second.join_all().await[0].status, 201);
     app.finish().await;
 }
 
