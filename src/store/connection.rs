@@ -16,6 +16,8 @@ use sqlx::postgres::{PgConnectOptions, PgQueryResult, PgRow, PgStatement, PgType
 use sqlx::{Connection as _, Describe, Either, Execute, Executor, PgConnection, Postgres, SqlStr};
 use tokio::time::{Instant, Sleep, sleep_until, timeout, timeout_at};
 
+use crate::store::session;
+
 /// However late it is, an answer is waited for so long: what was begun just in time is not given up at once.
 const LEAST: Duration = Duration::from_secs(2);
 
@@ -42,8 +44,10 @@ struct State {
 
 impl Connection {
     pub(super) async fn open(options: &PgConnectOptions, patience: Duration) -> Result<Connection, sqlx::Error> {
+        let mut raw = PgConnection::connect_with(options).await?;
+        session::set(&mut raw).await?;
         Ok(Connection {
-            raw: PgConnection::connect_with(options).await?,
+            raw,
             state: State {
                 patience,
                 until: None,

@@ -19,6 +19,7 @@ mod reserve;
 mod room;
 mod rows;
 mod schema;
+mod session;
 mod statements;
 mod tokens;
 mod upkeep;
@@ -27,7 +28,6 @@ mod write;
 
 use std::time::{Duration, Instant};
 
-use sqlx::postgres::PgConnectOptions;
 use tokio::time::timeout;
 
 pub use again::Again;
@@ -43,6 +43,7 @@ use pool::{Pool, Terms};
 pub use queues::{QueueView, ScopeView};
 pub use reserve::{After, Known, Reserved, Shape, Wish};
 pub use schema::migrate;
+pub use session::SETTINGS;
 pub use statements::STATEMENTS;
 pub use tokens::{Caller, NewToken, TokenHash, TokenView};
 pub use wakeup::News;
@@ -96,38 +97,10 @@ pub struct Store {
     locks_each: usize,
 }
 
-/// Settings of every connection. They go with the connection, since a pool may give any of them out.
-pub const SETTINGS: [(&str, &str); 16] = [
-    // Decisions read what was committed before each statement; a default of the role must not change that.
-    ("default_transaction_isolation", "read committed"),
-    ("timezone", "UTC"),
-    ("jit", "off"),
-    // A statement over unnest($1) is otherwise planned anew at each call.
-    ("plan_cache_mode", "force_generic_plan"),
-    ("statement_timeout", "10s"),
-    ("lock_timeout", "5s"),
-    // A server that froze inside a transaction, or that packets no longer reach, must not keep its locks: for less than
-    // the others' deadline.
-    ("idle_in_transaction_session_timeout", "5s"),
-    // A server that died while it waited for a lock must not keep its place.
-    ("client_connection_check_interval", "1s"),
-    // One that packets no longer reach must not keep its locks either. Sockets of the machine itself take no notice.
-    ("tcp_keepalives_idle", "10"),
-    ("tcp_keepalives_interval", "5"),
-    ("tcp_keepalives_count", "3"),
-    ("tcp_user_timeout", "20s"),
-    // Rows are looked up by an index, always: a plan made while the tables were empty must not scan them once
-    // they are not.
-    ("enable_seqscan", "off"),
-    ("enable_bitmapscan", "off"),
-    ("enable_hashjoin", "off"),
-    ("enable_mergejoin", "off"),
-];
-
 impl Store {
     /// Connects to `url` and makes sure that the database is one that this server can work with.
     pub async fn connect(url: &str, limits: &Limits) -> Result<Store, Error> {
-        let options = options(url)?;
+        let options = session::options(url)?;
         let pool = |most, untested| {
             let Limits { acquire, answer, .. } = *limits;
             let terms = Terms {
@@ -139,7 +112,10 @@ impl Store {
             Pool::new(options.clone(), terms)
         };
         // Not by way of a pool, which says of a database that it cannot reach only that it has waited.
-        let first = timeout(limits.acquire, Connection::open(&options, limits.answer));
+        let first = timeout(3 * limits.acquire, async {
+            session::check(&options).await?;
+            Ok::<_, Error>(Connection::open(&options, limits.answer).await?)
+        });
         let mut first = first.await.map_err(|_| sqlx::Error::PoolTimedOut)??;
         let locks_each = schema::check(&mut first).await?;
         for warning in schema::warnings(&mut first, limits.connections_in_all()).await? {
@@ -184,11 +160,4 @@ impl Store {
         self.work.close().await;
         self.general.close().await;
     }
-}
-
-fn options(url: &str) -> Result<PgConnectOptions, Error> {
-    let options: PgConnectOptions = url.parse()?;
-    // A name in the URL tells several servers apart.
-    let name = options.get_application_name().unwrap_or("solejob").to_owned();
-    Ok(options.application_name(&name).options(SETTINGS))
 }

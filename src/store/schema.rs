@@ -6,7 +6,7 @@ use sqlx::migrate::Migrator;
 use sqlx::{Connection as _, PgConnection, Row};
 
 use crate::store::connection::Connection;
-use crate::store::{Error, options};
+use crate::store::{Error, session};
 
 static MIGRATIONS: Migrator = sqlx::migrate!("./migrations");
 
@@ -21,8 +21,13 @@ const MIGRATION_LOCK: i64 = 0x736f_6c65_6d69_6772;
 /// On a connection of its own that is closed at the end, so that nothing of a failed migration is left. The
 /// lock is tried in a loop and not waited for: a waiting session would hold up `create index concurrently`.
 pub async fn migrate(url: &str) -> Result<(), Error> {
-    let options = options(url)?.options([("statement_timeout", "0"), ("lock_timeout", "10s")]);
+    let options = session::options(url)?;
+    session::check(&options).await?;
     let mut connection = PgConnection::connect_with(&options).await?;
+    session::set(&mut connection).await?;
+    for (name, value) in [("statement_timeout", "0"), ("lock_timeout", "10s")] {
+        session::set_one(&mut connection, name, value).await?;
+    }
     loop {
         let row = sqlx::query("select pg_try_advisory_lock($1) as taken")
             .bind(MIGRATION_LOCK)

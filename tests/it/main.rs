@@ -21,6 +21,7 @@ mod lifecycle;
 mod mixed;
 mod openapi;
 mod overload;
+mod pooler;
 mod prefer;
 mod queues;
 mod races;

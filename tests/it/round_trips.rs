@@ -6,12 +6,12 @@ use serde_json::{Value, json};
 use crate::unknown_commit::Behind;
 
 impl Behind {
-    /// What connections that execute `statement` have had executed since the last call, without what shows only
-    /// that a connection lives.
+    /// What connections that execute `statement` have had executed since the last call, without what a new
+    /// connection begins with.
     fn with(&self, statement: &str) -> Vec<String> {
         let connections = self.proxy.sent().into_iter();
         let with = connections.filter(|sent| sent.iter().any(|name| name == statement));
-        with.flatten().filter(|name| name != "/*").collect()
+        with.flatten().filter(|name| name != "set").collect()
     }
 
     async fn batch(&self, items: std::ops::Range<usize>, keys: bool) {
