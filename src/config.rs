@@ -1,6 +1,7 @@
 //! The settings of a server, once they are known to make sense.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::dispatch;
@@ -26,6 +27,14 @@ pub struct JobTypes {
     pub types: Vec<(String, Definition)>,
 }
 
+/// The files that TLS needs, as PEM.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Tls {
+    /// The server's certificate, and behind it those that lead to the authority.
+    pub certificate: PathBuf,
+    pub key: PathBuf,
+}
+
 /// A text that does not show itself.
 #[derive(Clone)]
 pub struct Secret(pub String);
@@ -35,6 +44,8 @@ pub struct Config {
     pub database_url: String,
     pub listen: SocketAddr,
     pub access: Access,
+    /// Without it, plain HTTP is spoken.
+    pub tls: Option<Tls>,
     /// Brings the database to this server's schema first.
     pub migrate: bool,
     pub job_types: Option<JobTypes>,
@@ -42,6 +53,8 @@ pub struct Config {
     pub dispatch: dispatch::Limits,
     pub store: store::Limits,
     pub work: work::Limits,
+    /// How long the server goes on after the signal to stop, while `/readyz` says that it will.
+    pub drain_delay: Duration,
     /// How long requests that are being served have after the signal to stop.
     pub shutdown_grace: Duration,
     /// How long a database that does not answer is waited for at the start.
@@ -101,12 +114,14 @@ mod tests {
             database_url: String::new(),
             listen: listen.parse().unwrap(),
             access,
+            tls: None,
             migrate: false,
             job_types: None,
             http: http::Limits::default(),
             dispatch: dispatch::Limits::default(),
             store: store::Limits::default(),
             work: work::Limits::default(),
+            drain_delay: Duration::ZERO,
             shutdown_grace: Duration::ZERO,
             database_wait: Duration::ZERO,
         }

@@ -2,6 +2,7 @@
 
 mod connections;
 mod files;
+mod tls;
 
 use std::io::Write as _;
 use std::sync::Arc;
@@ -9,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::net::TcpListener;
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -16,6 +18,7 @@ use crate::config::{self, Access, Config, Secret};
 use crate::dispatch::{DatabaseClock, Dispatcher, Types};
 use crate::http::{self, App, auth};
 use crate::maintenance;
+use crate::server::tls::Tls;
 use crate::store::{self, Class, NewToken, Store, TokenHash};
 use crate::trigger_dev;
 use crate::wakeups::Wakeups;
@@ -33,6 +36,8 @@ const METRICS_UPKEEP: Duration = Duration::from_secs(5);
 pub enum Error {
     #[error(transparent)]
     Config(#[from] config::Invalid),
+    #[error(transparent)]
+    Tls(#[from] tls::Error),
     #[error("cannot listen on {0}: {1}; choose another address with --listen")]
     Listen(std::net::SocketAddr, std::io::Error),
     #[error("the database cannot be used: {0}")]
@@ -43,10 +48,24 @@ pub enum Error {
     Serve(std::io::Error),
 }
 
-/// Runs a server until `stop` is cancelled and everything that it had taken on is done.
-pub async fn run(config: Config, metrics: PrometheusHandle, stop: CancellationToken) -> Result<(), Error> {
+/// What a server is told from outside while it runs.
+#[derive(Clone, Debug, Default)]
+pub struct Orders {
+    /// To end.
+    pub stop: CancellationToken,
+    /// To read its files again.
+    pub reload: Arc<Notify>,
+}
+
+/// Runs a server until it is told to stop and everything that it had taken on is done.
+pub async fn run(config: Config, metrics: PrometheusHandle, orders: Orders) -> Result<(), Error> {
     config.check()?;
-    let store = open_store(&config, &stop).await?;
+    let tls = config.tls.clone().map(Tls::load).transpose()?.map(Arc::new);
+    let Orders { stop: told, reload } = orders;
+    // Between the order to stop and the end of listening lies the drain.
+    let stop = CancellationToken::new();
+    let draining = tokio::spawn(drain(told.clone(), config.drain_delay, stop.clone()));
+    let store = open_store(&config, &told).await?;
     let access = match config.access {
         Access::Anonymous {
             application,
@@ -110,6 +129,7 @@ pub async fn run(config: Config, metrics: PrometheusHandle, stop: CancellationTo
         access,
         limits: config.http,
         metrics: metrics.clone(),
+        draining: told,
         stopping: stop.clone(),
         tasks: tasks.clone(),
     });
@@ -117,9 +137,11 @@ pub async fn run(config: Config, metrics: PrometheusHandle, stop: CancellationTo
     let listener = TcpListener::bind(config.listen)
         .await
         .map_err(|error| Error::Listen(config.listen, error))?;
+    let scheme = if tls.is_some() { "https" } else { "http" };
     let address = listener.local_addr().map_err(Error::Serve)?;
-    writeln!(std::io::stdout(), "solejob listening on http://{address}").map_err(Error::Output)?;
+    writeln!(std::io::stdout(), "solejob listening on {scheme}://{address}").map_err(Error::Output)?;
     tracing::info!(%address, version = env!("CARGO_PKG_VERSION"), "serving");
+    let reloading = tokio::spawn(read_again(tls.clone(), reload));
     let upkeep = tokio::spawn(async move {
         loop {
             tokio::time::sleep(METRICS_UPKEEP).await;
@@ -128,6 +150,7 @@ pub async fn run(config: Config, metrics: PrometheusHandle, stop: CancellationTo
     });
 
     let doors = connections::Doors {
+        tls,
         router: http::router(app, trigger_dev::routes()),
         no_room: http::no_room(),
         most,
@@ -170,8 +193,34 @@ pub async fn run(config: Config, metrics: PrometheusHandle, stop: CancellationTo
         () = cut_off => tracing::warn!("some transactions did not finish in time and are cut off"),
     }
     upkeep.abort();
+    reloading.abort();
+    draining.abort();
     tracing::info!("stopped");
     Ok(())
+}
+
+/// Lets those that watch `/readyz` see that this server is about to stop, before it does.
+async fn drain(told: CancellationToken, delay: Duration, stop: CancellationToken) {
+    told.cancelled().await;
+    if !delay.is_zero() {
+        tracing::info!(
+            delay_seconds = delay.as_secs_f64(),
+            "told to stop: not ready any more, and serving on for the drain delay"
+        );
+        tokio::time::sleep(delay).await;
+    }
+    stop.cancel();
+}
+
+async fn read_again(tls: Option<Arc<Tls>>, reload: Arc<Notify>) {
+    loop {
+        reload.notified().await;
+        match tls.as_deref().map(Tls::reload) {
+            None => tracing::info!("there are no files to read again: --tls-cert is not given"),
+            Some(Ok(())) => tracing::info!("certificate and key are read again: new connections use them"),
+            Some(Err(error)) => tracing::error!(%error, "the certificate is not changed: the one before stays in use"),
+        }
+    }
 }
 
 /// Connects, and waits for a database that is not there yet: in a container it may start later than this.

@@ -15,13 +15,14 @@ mod tokens;
 mod work;
 
 use std::ffi::OsString;
-use std::io::{Read as _, Write as _};
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::io::Write as _;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::sync::Arc;
 
 use clap::{Parser, Subcommand};
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::client;
@@ -85,6 +86,9 @@ enum Command {
         /// Where the server listens; it is asked on loopback
         #[arg(long, env = "SOLEJOB_LISTEN", default_value = "127.0.0.1:8080")]
         listen: SocketAddr,
+        /// The certificate that the server was given, if it was: it is then asked over TLS
+        #[arg(long, env = "SOLEJOB_TLS_CERT", value_name = "FILE")]
+        tls_cert: Option<PathBuf>,
     },
     /// Run a command with a PostgreSQL of its own, named in its DATABASE_URL
     WithPostgres {
@@ -191,7 +195,7 @@ pub async fn run() -> ExitCode {
             let _no_terminal = writeln!(std::io::stderr(), "solejob: {error}");
             match error {
                 Error::Embedded(_) => ExitCode::from(78),
-                Error::Usage(_) | Error::Server(server::Error::Config(_)) => ExitCode::from(2),
+                Error::Usage(_) | Error::Server(server::Error::Config(_) | server::Error::Tls(_)) => ExitCode::from(2),
                 Error::Client(error) => ExitCode::from(remote::exit_code(&error)),
                 _ => ExitCode::FAILURE,
             }
@@ -204,7 +208,11 @@ async fn execute(command: Command) -> Result<ExitCode, Error> {
         Command::Dev(dev) => dev.run().await?,
         Command::Serve(serve) => {
             let config = serve.config()?;
-            server::run(config, telemetry::metrics()?, stop_on_signal()).await?;
+            let orders = server::Orders {
+                stop: stop_on_signal(),
+                reload: reload_on_signal(),
+            };
+            server::run(config, telemetry::metrics()?, orders).await?;
         }
         Command::Migrate { database_url } => {
             store::migrate(&database_url).await?;
@@ -217,7 +225,7 @@ async fn execute(command: Command) -> Result<ExitCode, Error> {
         Command::Queues(queues) => return queues.run().await,
         Command::Keys(keys) => return keys.run().await,
         Command::Openapi => std::io::stdout().write_all(http::openapi::text().as_bytes())?,
-        Command::Healthcheck { listen } => healthcheck(listen)?,
+        Command::Healthcheck { listen, tls_cert } => healthcheck(listen, tls_cert.is_some()).await?,
         Command::WithPostgres {
             postgres,
             not_durable,
@@ -258,7 +266,7 @@ impl Dev {
             limits,
         } = self;
         match database_url {
-            Some(url) => Ok(server::run(limits.dev(url, listen), metrics, stop).await?),
+            Some(url) => Ok(server::run(limits.dev(url, listen), metrics, orders(stop)).await?),
             None => {
                 let settings = postgres.settings()?;
                 let cluster = tokio::select! {
@@ -283,7 +291,7 @@ impl Dev {
         cluster.ensure_database("solejob").await?;
         let config = limits.dev(cluster.url("solejob"), listen);
         tokio::select! {
-            served = server::run(config, metrics, stop) => Ok(served?),
+            served = server::run(config, metrics, orders(stop)) => Ok(served?),
             error = cluster.exited() => Err(error.into()),
         }
     }
@@ -315,22 +323,41 @@ fn stop_on_signal() -> CancellationToken {
     stop
 }
 
-fn healthcheck(listen: SocketAddr) -> Result<(), Error> {
+/// Told by each SIGHUP, which would end the process if nobody heard it.
+fn reload_on_signal() -> Arc<Notify> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let reload = Arc::new(Notify::new());
+    match signal(SignalKind::hangup()) {
+        Ok(mut hangup) => {
+            let notify = reload.clone();
+            tokio::spawn(async move {
+                while hangup.recv().await.is_some() {
+                    notify.notify_one();
+                }
+            });
+        }
+        Err(error) => tracing::error!(%error, "SIGHUP cannot be heard: restart the server for a new certificate"),
+    }
+    reload
+}
+
+/// The orders to a server that has no files to read again.
+fn orders(stop: CancellationToken) -> server::Orders {
+    server::Orders {
+        stop,
+        ..server::Orders::default()
+    }
+}
+
+async fn healthcheck(listen: SocketAddr, over_tls: bool) -> Result<(), Error> {
     let address = if listen.ip().is_unspecified() {
         (Ipv4Addr::LOCALHOST, listen.port()).into()
     } else {
         listen
     };
-    let timeout = Duration::from_secs(3);
-    let mut stream = TcpStream::connect_timeout(&address, timeout)?;
-    stream.set_read_timeout(Some(timeout))?;
-    stream.write_all(b"GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer)?;
-    let status = answer.lines().next().unwrap_or_default();
-    if status.split(' ').nth(1) == Some("200") {
-        Ok(())
-    } else {
-        Err(Error::NotReady(status.into()))
+    match client::readiness(address, over_tls).await {
+        Ok(200) => Ok(()),
+        Ok(status) => Err(Error::NotReady(format!("/readyz answers {status}"))),
+        Err(error) => Err(Error::NotReady(error.to_string())),
     }
 }

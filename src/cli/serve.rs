@@ -1,10 +1,11 @@
 //! `solejob serve`, and the settings that it shares with `dev`.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::cli::{Error, job_types};
-use crate::config::{Access, Config, JobTypes, Secret};
+use crate::config::{Access, Config, JobTypes, Secret, Tls};
 use crate::dispatch;
 use crate::duration::{self, Millis};
 use crate::http;
@@ -28,6 +29,12 @@ pub(super) struct Serve {
     /// A token that exists from the start, with all rights for application `default`, environment `prod`
     #[arg(long, env = "SOLEJOB_BOOTSTRAP_TOKEN", hide_env_values = true)]
     bootstrap_token: Option<String>,
+    /// Speak TLS: a PEM file with the server's certificate, and behind it those that lead to the authority
+    #[arg(long, env = "SOLEJOB_TLS_CERT", value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// The certificate's private key, as PEM and not encrypted. SIGHUP reads both files again
+    #[arg(long, env = "SOLEJOB_TLS_KEY", value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
     #[command(flatten)]
     limits: CommonArgs,
 }
@@ -74,6 +81,9 @@ pub(super) struct CommonArgs {
     /// How long a client may keep silent in the middle of a request or an answer, or between two requests
     #[arg(long, env = "SOLEJOB_CLIENT_PATIENCE", default_value = "30s", value_parser = duration)]
     client_patience: Duration,
+    /// How long to go on after the signal to stop, while /readyz says that it will: for balancers that look there
+    #[arg(long, env = "SOLEJOB_DRAIN_DELAY", default_value = "0s", value_parser = duration)]
+    drain_delay: Duration,
     /// How long requests have to finish when the server stops
     #[arg(long, env = "SOLEJOB_SHUTDOWN_GRACE", default_value = "25s", value_parser = duration)]
     shutdown_grace: Duration,
@@ -99,6 +109,8 @@ impl Serve {
             migrate,
             anonymous,
             bootstrap_token,
+            tls_cert,
+            tls_key,
             limits,
         } = self;
         let access = match (anonymous, bootstrap_token) {
@@ -110,7 +122,11 @@ impl Serve {
                 bootstrap: bootstrap.map(Secret),
             },
         };
-        Ok(limits.config(database_url, listen, access, migrate))
+        let tls = tls_cert.zip(tls_key).map(|(certificate, key)| Tls { certificate, key });
+        Ok(Config {
+            tls,
+            ..limits.config(database_url, listen, access, migrate)
+        })
     }
 }
 
@@ -142,6 +158,7 @@ impl CommonArgs {
             connections,
             http_connections,
             client_patience,
+            drain_delay,
             shutdown_grace,
             database_wait,
         } = self;
@@ -149,6 +166,7 @@ impl CommonArgs {
             database_url,
             listen,
             access,
+            tls: None,
             migrate,
             job_types,
             http: http::Limits {
@@ -175,6 +193,7 @@ impl CommonArgs {
                 connections,
                 ..store::Limits::default()
             },
+            drain_delay,
             shutdown_grace,
             database_wait,
         }

@@ -5,6 +5,7 @@
 
 mod error;
 mod jobs;
+mod probe;
 mod repeat;
 mod worker;
 
@@ -24,6 +25,7 @@ use serde::Deserialize;
 use tokio::time::Instant;
 
 pub use error::{Error, ItemProblem, Problem, printable};
+pub use probe::readiness;
 pub use repeat::Repeat;
 pub use worker::{Failure, Heartbeat, LeaseToken, Reserve, Reserved};
 

@@ -45,7 +45,7 @@ pub(super) async fn healthz() -> Response {
 #[utoipa::path(get, path = "/readyz", operation_id = "ready", tag = "server", security(()),
     responses((status = 200, description = "It can", body = Health), ReadyProblems))]
 pub(super) async fn readyz(State(app): State<App>) -> Result<Response, Problem> {
-    if app.stopping.is_cancelled() {
+    if app.draining.is_cancelled() {
         return Err(Problem::new(Code::ShuttingDown, "this server is shutting down"));
     }
     app.store.ready().await.map_err(|error| {

@@ -94,6 +94,8 @@ pub struct Parts {
     pub access: auth::Access,
     pub limits: Limits,
     pub metrics: PrometheusHandle,
+    /// Cancelled when the server has been told to stop: it is not ready any more.
+    pub draining: CancellationToken,
     /// Cancelled when the server has begun to stop.
     pub stopping: CancellationToken,
     /// What goes on though its client hung up.

@@ -21,6 +21,8 @@ use tokio::time::{Sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::server::tls::Tls;
+
 /// After an error that is no single connection's, such as too many open files, there may be room a moment later.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -39,6 +41,7 @@ const FAREWELL: Duration = Duration::from_secs(3);
 
 /// Who is served, and by what.
 pub(super) struct Doors {
+    pub(super) tls: Option<Arc<Tls>>,
     pub(super) router: Router,
     /// For those for whom there is no room.
     pub(super) no_room: Router,
@@ -91,15 +94,16 @@ pub(super) async fn serve(listener: TcpListener, doors: Doors, stop: &Cancellati
                 late += usize::from(stop.is_cancelled());
                 match Place::take(&places) {
                     Some(place) => {
-                        let served = connection(stream, doors.router.clone(), doors.patience, stop.clone());
+                        let (tls, router, patience, stop) =
+                            (doors.tls.clone(), doors.router.clone(), doors.patience, stop.clone());
                         connections.spawn(async move {
-                            served.await;
+                            connection(stream, tls.as_deref(), router, patience, &stop).await;
                             drop(place);
                         });
                     }
                     None => {
                         counter!("solejob_http_connections_turned_away_total").increment(1);
-                        let refused = turn_away(stream, doors.no_room.clone());
+                        let refused = turn_away(stream, doors.tls.clone(), doors.no_room.clone());
                         connections.spawn(async move {
                             refused.await;
                             drop(refusal);
@@ -126,25 +130,51 @@ fn is_of_one_connection(error: &io::Error) -> bool {
     )
 }
 
-async fn connection(stream: TcpStream, router: Router, patience: Duration, stop: CancellationToken) {
+async fn connection(
+    stream: TcpStream,
+    tls: Option<&Tls>,
+    router: Router,
+    patience: Duration,
+    stop: &CancellationToken,
+) {
     // Answers are small and complete: waiting to fill a packet would only delay them.
     let _best_effort = stream.set_nodelay(true);
-    let io = TokioIo::new(Patient {
+    let stream = Patient {
         stream,
         patience,
         stalled: None,
-    });
+    };
+    let Some(tls) = tls else {
+        return exchange(stream, router, patience, stop).await;
+    };
+    // However it is spread over time, a handshake is one thing, and no request has been begun with it.
+    let handshake = timeout(patience, tls.acceptor().accept(stream));
+    let shaken = tokio::select! {
+        shaken = handshake => shaken,
+        () = end(stop) => return,
+    };
+    match shaken {
+        Ok(Ok(stream)) => exchange(stream, router, patience, stop).await,
+        Ok(Err(error)) => tracing::debug!(%error, "a TLS handshake failed"),
+        Err(_) => tracing::debug!("a client did not end its TLS handshake in time and was given up"),
+    }
+}
+
+/// Requests and answers, one after another.
+async fn exchange(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    router: Router,
+    patience: Duration,
+    stop: &CancellationToken,
+) {
+    let io = TokioIo::new(stream);
     // The head of the first request and the wait for the next one count alike. A body is waited for by who reads it.
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(patience);
     let mut connection = pin!(http.serve_connection(io, TowerToHyperService::new(router)));
-    let end = async {
-        stop.cancelled().await;
-        tokio::time::sleep(LINGER).await;
-    };
     let ended = tokio::select! {
         ended = &mut connection => ended,
-        () = end => {
+        () = end(stop) => {
             connection.as_mut().graceful_shutdown();
             connection.await
         }
@@ -155,13 +185,28 @@ async fn connection(stream: TcpStream, router: Router, patience: Duration, stop:
 }
 
 /// Answers the first request that there is no room, whatever it is.
-async fn turn_away(stream: TcpStream, no_room: Router) {
+async fn turn_away(stream: TcpStream, tls: Option<Arc<Tls>>, no_room: Router) {
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new())
         .header_read_timeout(FAREWELL)
         .keep_alive(false);
-    let farewell = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(no_room));
+    let service = TowerToHyperService::new(no_room);
+    let farewell = async {
+        let Some(tls) = tls else {
+            return http.serve_connection(TokioIo::new(stream), service).await;
+        };
+        match tls.acceptor().accept(stream).await {
+            Ok(stream) => http.serve_connection(TokioIo::new(stream), service).await,
+            Err(_gone) => Ok(()),
+        }
+    };
     let _in_time = timeout(FAREWELL, farewell).await;
+}
+
+/// When a connection is no longer listened to.
+async fn end(stop: &CancellationToken) {
+    stop.cancelled().await;
+    tokio::time::sleep(LINGER).await;
 }
 
 /// A stream whose other end has to take what is written within some time.

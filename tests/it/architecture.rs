@@ -130,7 +130,8 @@ const OUTSIDE: &[(&str, &[&str])] = &[
     ("hyper_rustls", &["client"]),
     ("hyper_util", &["client", "server"]),
     ("http_body_util", &["client"]),
-    ("rustls", &["client"]),
+    ("rustls", &["client", "server"]),
+    ("tokio_rustls", &["client", "server"]),
     ("indicatif", &["cli"]),
     // The environment is read in cli; embedded keeps what libpq would read of it from its children. Mutants are in no
     // build that is used.

@@ -30,6 +30,7 @@ mod round_trips;
 mod servers;
 mod statements;
 mod support;
+mod tls;
 mod tokens;
 mod trigger_dev;
 mod unknown_commit;

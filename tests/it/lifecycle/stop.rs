@@ -127,6 +127,44 @@ async fn what_was_begun_is_answered_and_nothing_new_is_taken() {
     app.finish().await;
 }
 
+/// Balancers that look at `/readyz` have the drain delay to send requests elsewhere; those that come all the same are
+/// served.
+#[tokio::test]
+async fn a_server_that_drains_is_not_ready_and_serves_on() {
+    let app = App::start().await;
+    let mut command = solejob(app.database_url());
+    command.args(["serve", "--anonymous", "--listen", "127.0.0.1:0", "--drain-delay", "4s"]);
+    let mut server = Server::start(command).await;
+    let client = crate::support::Client::new(&server.base);
+    client.get("/readyz", 200).await;
+
+    let began = Instant::now();
+    server.ask_to_stop();
+    eventually("readiness to end", async || {
+        let answer = client.get("/readyz", [200, 503]).await;
+        if answer.status == 503 { Ok(()) } else { Err(answer.text) }
+    })
+    .await;
+    client.get("/readyz", 503).await.assert_problem(503, &["shutting_down"]);
+    client.get("/healthz", 200).await;
+    // A connection of its own.
+    let new = crate::support::Client::new(&server.base);
+    new.post("/v1/jobs", &json!({"name": "late"}), 201).await;
+    // A worker waits on, and gets what comes.
+    let reserve = json!({"names": ["later"], "wait": "20s"});
+    let waiting = tokio::spawn(async move { new.post("/v1/worker/reserve", &reserve, 200).await });
+    client.post("/v1/jobs", &json!({"name": "later"}), 201).await;
+    assert_eq!(waiting.await.unwrap().at("/jobs/0/name"), "later");
+    assert!(
+        began.elapsed() < Duration::from_secs(4),
+        "this machine is too busy to tell"
+    );
+
+    assert_eq!(server.stop().await.code(), Some(0));
+    assert!(began.elapsed() >= Duration::from_secs(4), "the drain was cut short");
+    app.finish().await;
+}
+
 #[tokio::test]
 async fn a_stalled_upload_does_not_hold_the_end_up() {
     let app = App::start().await;
