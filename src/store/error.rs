@@ -24,6 +24,11 @@ pub enum Error {
     Database(#[from] sqlx::Error),
     #[error("migration: {0}")]
     Migrate(#[from] sqlx::migrate::MigrateError),
+    #[error(
+        "migration {version} failed: {error}; nothing of it is stored: mend what stands here, and run `solejob migrate` \
+         again"
+    )]
+    Migration { version: i64, error: sqlx::Error },
     /// A row that this server cannot have written.
     #[error("table {table}, column {column}: {problem}")]
     Inconsistent {
@@ -47,7 +52,9 @@ impl Error {
         match self {
             Error::Overtaken => Class::Again,
             Error::Unanswered(_) => Class::Unavailable,
-            Error::Inconsistent { .. } | Error::Unfit(_) | Error::Migrate(_) => Class::Refused,
+            Error::Inconsistent { .. } | Error::Unfit(_) | Error::Migrate(_) | Error::Migration { .. } => {
+                Class::Refused
+            }
             Error::Database(error) => match error {
                 sqlx::Error::Database(error) => class_of(error.as_ref()),
                 sqlx::Error::Io(_)

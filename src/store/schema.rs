@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sqlx::migrate::Migrator;
+use sqlx::migrate::{MigrateError, Migrator};
 use sqlx::{Connection as _, PgConnection, Row};
 
 use crate::store::connection::Connection;
@@ -16,6 +16,13 @@ const LOCKS_EACH_MIN: usize = 64;
 /// "solejob migrate", as a lock number of its own.
 const MIGRATION_LOCK: i64 = 0x736f_6c65_6d69_6772;
 
+/// While a migration waits for a table, everybody who needs that table waits behind it: for less than they have time.
+const LOCK_TIMEOUT: &str = "2s";
+
+/// So it gives way for a while, and tries again.
+const LOCK_PAUSE: Duration = Duration::from_secs(2);
+const LOCK_TRIES: u32 = 30;
+
 /// Brings the database to this server's schema, alone: others that migrate wait for it.
 ///
 /// On a connection of its own that is closed at the end, so that nothing of a failed migration is left. The
@@ -25,7 +32,7 @@ pub async fn migrate(url: &str) -> Result<(), Error> {
     session::check(&options).await?;
     let mut connection = PgConnection::connect_with(&options).await?;
     session::set(&mut connection).await?;
-    for (name, value) in [("statement_timeout", "0"), ("lock_timeout", "10s")] {
+    for (name, value) in [("statement_timeout", "0"), ("lock_timeout", LOCK_TIMEOUT)] {
         session::set_one(&mut connection, name, value).await?;
     }
     loop {
@@ -40,10 +47,33 @@ pub async fn migrate(url: &str) -> Result<(), Error> {
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
     let mut migrator = Migrator::with_migrations(MIGRATIONS.iter().cloned().collect());
-    migrator.set_locking(false);
-    let outcome = migrator.run(&mut connection).await;
+    // What a later version has applied is no concern of this one, whose servers may go on beside it.
+    migrator.set_locking(false).set_ignore_missing(true);
+    let mut tries = 1..=LOCK_TRIES;
+    let outcome = loop {
+        match migrator.run(&mut connection).await {
+            Err(error) if waited_in_vain(&error) && tries.next().is_some() => {
+                tracing::warn!(%error, "a migration waits for somebody who uses its tables: trying again");
+                tokio::time::sleep(LOCK_PAUSE).await;
+            }
+            outcome => break outcome,
+        }
+    };
     connection.close().await?;
-    Ok(outcome?)
+    outcome.map_err(|error| match error {
+        MigrateError::ExecuteMigration(error, version) => Error::Migration { version, error },
+        error => error.into(),
+    })
+}
+
+/// Whether a migration gave way to those who use its tables.
+fn waited_in_vain(error: &MigrateError) -> bool {
+    match error {
+        MigrateError::ExecuteMigration(sqlx::Error::Database(error), _) => {
+            error.code().is_some_and(|code| code == "55P03")
+        }
+        _ => false,
+    }
 }
 
 /// What is asked of a database before it is used. Gives the number of locks that one transaction may take.

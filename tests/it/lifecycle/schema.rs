@@ -7,10 +7,10 @@ use serde_json::json;
 use crate::support::{App, Options, solejob};
 
 /// Puts the tables of the application aside, so that the database looks as if it were new.
-const EMPTY: &str = "alter schema public rename to aside; create schema public";
-const AGAIN: &str = "drop schema public cascade; alter schema aside rename to public";
+pub(super) const EMPTY: &str = "alter schema public rename to aside; create schema public";
+pub(super) const AGAIN: &str = "drop schema public cascade; alter schema aside rename to public";
 
-async fn run(app: &App, sql: &'static str) {
+pub(super) async fn run(app: &App, sql: &'static str) {
     sqlx::raw_sql(sql).execute(app.sql()).await.unwrap();
 }
 
@@ -26,13 +26,13 @@ async fn solejob_says(app: &App, args: &[&str]) -> (Output, String) {
 }
 
 /// What `solejob` says that ends with a message.
-async fn refusal(app: &App, args: &[&str]) -> String {
+pub(super) async fn refusal(app: &App, args: &[&str]) -> String {
     let (output, said) = solejob_says(app, args).await;
     assert_eq!(output.status.code(), Some(1), "{args:?}: {said}");
     said
 }
 
-const SERVE: [&str; 4] = ["serve", "--anonymous", "--listen", "127.0.0.1:0"];
+pub(super) const SERVE: [&str; 4] = ["serve", "--anonymous", "--listen", "127.0.0.1:0"];
 
 #[tokio::test]
 async fn a_server_wants_its_own_schema() {
@@ -83,7 +83,7 @@ async fn readiness_follows_the_schema() {
     app.finish().await;
 }
 
-async fn schema(app: &App) -> Vec<String> {
+pub(super) async fn schema(app: &App) -> Vec<String> {
     let sql = "select format('%s.%s %s', table_name, column_name, data_type) as line
                from information_schema.columns where table_schema = 'public'
                union all select indexdef from pg_indexes where schemaname = 'public'
