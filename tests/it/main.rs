@@ -13,6 +13,7 @@ mod cli_work;
 mod client_gone;
 mod connections;
 mod crash;
+mod deploy;
 mod guarantees;
 mod hostile;
 mod job_types;
