@@ -34,7 +34,7 @@ pub enum Keys {
 
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
-fn unique() -> String {
+pub fn unique() -> String {
     let next = NEXT.fetch_add(1, Ordering::Relaxed);
     // Spread over the key space as keys are, and not in a row.
     let spread = next.wrapping_mul(0x9e37_79b9_7f4a_7c15);

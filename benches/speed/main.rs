@@ -6,6 +6,7 @@
 mod cpu;
 mod dispatching;
 mod load;
+mod overload;
 mod place;
 mod report;
 mod waking;
@@ -248,9 +249,11 @@ async fn main() -> Result<(), Failed> {
         println!("left out: start it with scripts/bench");
         return Ok(());
     };
-    let servers = vec![Server::start(&args.binary, &url)?, Server::start(&args.binary, &url)?];
+    let start = |arguments: &[&str]| Server::start(&args.binary, &url, arguments);
+    let servers = vec![start(&[])?, start(&[])?];
+    let small = start(&overload::ARGUMENTS)?;
     let bench = Bench {
-        database: Database::open(url, args.pgbench).await?,
+        database: Database::open(url.clone(), args.pgbench).await?,
         servers,
         span: Span {
             warm: Duration::from_millis(500),
@@ -263,6 +266,14 @@ async fn main() -> Result<(), Failed> {
     if "waking".contains(&args.only) {
         bench.waking(&mut report).await?;
     }
+    if "overload".contains(&args.only) {
+        bench.database.clear().await?;
+        report.line(overload::HEAD);
+        let overload = overload::overload((small.address, small.pid()), bench.span).await?;
+        overload.lines(bench.span).iter().for_each(|line| report.line(line));
+        report.line("");
+    }
+    drop(small);
     let large = (
         "dispatch into large tables",
         Load::Large(256),

@@ -19,9 +19,10 @@ pub struct Server {
 }
 
 impl Server {
-    pub fn start(binary: &str, database: &str) -> Result<Server, Failed> {
+    pub fn start(binary: &str, database: &str, arguments: &[&str]) -> Result<Server, Failed> {
         let mut process = Command::new(binary)
             .args(["serve", "--anonymous", "--migrate", "--listen", "127.0.0.1:0"])
+            .args(arguments)
             .env("DATABASE_URL", database)
             .stdout(Stdio::piped())
             .spawn()?;
