@@ -28,6 +28,7 @@ mod queues;
 mod races;
 mod resources;
 mod round_trips;
+mod scaling;
 mod servers;
 mod statements;
 mod support;

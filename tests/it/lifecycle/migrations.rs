@@ -200,6 +200,11 @@ fn only_adds(statement: &str) -> bool {
         return false;
     };
     let changes = changes.split_once(' ').map_or("", |(_, changes)| changes);
+    // When a table is vacuumed is nobody's business but PostgreSQL's.
+    if let Some(settings) = changes.strip_prefix("set (") {
+        let mut settings = settings.trim_end_matches([')', ' ']).split(',');
+        return settings.all(|setting| setting.trim().starts_with("autovacuum_"));
+    }
     // A comma within a type or a default would cut it up, and so be refused: better than the other way round.
     changes.split(',').map(str::trim).all(|change| {
         change.starts_with("add column ") && (!change.contains(" not null") || change.contains(" default "))
@@ -217,6 +222,11 @@ fn later_migrations_only_add() {
             "create function f() returns int as $$ select 1; drop table a; $$; comment on x is 'y';",
             true,
         ),
+        (
+            "alter table a set (autovacuum_enabled = on, autovacuum_vacuum_threshold = 1);",
+            true,
+        ),
+        ("alter table a set (autovacuum_enabled = on, fillfactor = 10);", false),
         ("alter table a add column b text not null;", false),
         ("-- create table\ndrop table a;", false),
         ("create index i on a (b); alter table a drop column b", false),
