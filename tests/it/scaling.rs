@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 
 use regex::Regex;
 use solejob::store::STATEMENTS;
+use sqlx::AssertSqlSafe;
 
 use crate::support::App;
 
@@ -128,6 +129,40 @@ fn a_statement_that_names_no_application_is_seen() {
     ] {
         assert_eq!(without_application(sql, &tables), without, "{sql}");
     }
+}
+
+/// The statements of a document, with values for what stands behind `\\set`.
+fn statements_of(document: &str) -> Vec<String> {
+    let set = Regex::new(r"(?m)^\\set (\w+) (.+)$").unwrap();
+    let blocks = document.split("```sql\n").skip(1);
+    let blocks = blocks.map(|block| block.split("```").next().unwrap_or_default());
+    let filled = blocks.map(|block| {
+        let mut sql = set.replace_all(block, "").into_owned();
+        for found in set.captures_iter(block) {
+            let value = found[2].trim_matches('\'');
+            sql = sql.replace(&format!(":'{}'", &found[1]), &format!("'{value}'"));
+        }
+        sql
+    });
+    filled.collect()
+}
+
+#[tokio::test]
+async fn every_statement_of_the_operator_works() {
+    let app = App::start().await;
+    let documents = [
+        include_str!("../../docs/operations.md"),
+        include_str!("../../docs/database.md"),
+    ];
+    let mut run = 0;
+    for sql in documents.iter().flat_map(|document| statements_of(document)) {
+        run += 1;
+        if let Err(error) = sqlx::raw_sql(AssertSqlSafe(sql.clone())).execute(app.sql()).await {
+            panic!("{error}:\n{sql}");
+        }
+    }
+    assert!(run >= 14, "only {run} were found");
+    app.finish().await;
 }
 
 /// How many dead rows each table may have before it is vacuumed, beside a share of its live ones.
