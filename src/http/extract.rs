@@ -290,7 +290,7 @@ impl FromRequestParts<App> for Query {
 }
 
 impl Query {
-    fn parse(text: &str) -> Result<Query, Problem> {
+    pub(super) fn parse(text: &str) -> Result<Query, Problem> {
         let decode = |part: &str| {
             let part: Cow<'_, str> = if part.contains('+') {
                 part.replace('+', " ").into()

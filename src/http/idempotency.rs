@@ -29,7 +29,7 @@ impl FromRequestParts<App> for IdempotencyKey {
     }
 }
 
-fn read(value: &HeaderValue) -> Result<String, Problem> {
+pub(super) fn read(value: &HeaderValue) -> Result<String, Problem> {
     let invalid = |detail: &str| Problem::new(Code::InvalidKey, detail);
     let text = std::str::from_utf8(value.as_bytes());
     let text = text

@@ -254,13 +254,13 @@ fn next_page(filter: &ListFilter, limit: u32, cursor: &str) -> String {
 const CURSOR_VERSION: u8 = 1;
 
 /// A cursor is the id of the last job shown.
-fn write_cursor(last: JobId) -> String {
+pub(super) fn write_cursor(last: JobId) -> String {
     let mut bytes = vec![CURSOR_VERSION];
     bytes.extend(last.0.as_bytes());
     URL_SAFE_NO_PAD.encode(bytes)
 }
 
-fn read_cursor(text: &str) -> Result<JobId, Problem> {
+pub(super) fn read_cursor(text: &str) -> Result<JobId, Problem> {
     let invalid = || {
         Problem::new(
             Code::InvalidCursor,

@@ -10,6 +10,8 @@ pub mod dispatch;
 mod drain;
 mod examples;
 pub mod extract;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzed;
 mod idempotency;
 pub mod job_types;
 mod jobs;
