@@ -27,8 +27,15 @@ type Answer = Result<Either<PgQueryResult, PgRow>, sqlx::Error>;
 #[derive(Debug)]
 pub(super) struct Connection {
     raw: PgConnection,
+    commit: &'static str,
     state: State,
 }
+
+const COMMIT: &str = "COMMIT";
+
+/// Where a commit waits for a standby. Cut short by `statement_timeout`, PostgreSQL would end the wait, and say that the
+/// commit succeeded although no standby has it. So it waits for as long as it takes, and we for as long as we do.
+const PATIENT_COMMIT: &str = "set local statement_timeout = 0; commit";
 
 /// What is known of a connection, and how long its answers are waited for.
 #[derive(Debug)]
@@ -45,9 +52,10 @@ struct State {
 impl Connection {
     pub(super) async fn open(options: &PgConnectOptions, patience: Duration) -> Result<Connection, sqlx::Error> {
         let mut raw = PgConnection::connect_with(options).await?;
-        session::set(&mut raw).await?;
+        let replicated = session::set(&mut raw).await?;
         Ok(Connection {
             raw,
+            commit: if replicated { PATIENT_COMMIT } else { COMMIT },
             state: State {
                 patience,
                 until: None,
@@ -86,7 +94,7 @@ impl Connection {
     }
 
     pub(super) async fn commit(&mut self) -> Result<(), sqlx::Error> {
-        self.execute("COMMIT").await?;
+        self.execute(self.commit).await?;
         self.state.in_transaction = false;
         Ok(())
     }
@@ -109,7 +117,7 @@ impl Connection {
 
     /// Whether somebody answers at the other end.
     pub(super) async fn lives(&mut self) -> bool {
-        let Connection { raw, state } = self;
+        let Connection { raw, state, .. } = self;
         state.answer(raw.ping()).await.is_ok()
     }
 
@@ -198,7 +206,7 @@ impl<'c> Executor<'c> for &'c mut Connection {
         'c: 'e,
         E: 'q + Execute<'q, Postgres>,
     {
-        let Connection { raw, state } = self;
+        let Connection { raw, state, .. } = self;
         state.asked = true;
         Box::pin(Answers {
             rows: raw.fetch_many(query),
@@ -212,7 +220,7 @@ impl<'c> Executor<'c> for &'c mut Connection {
         'c: 'e,
         E: 'q + Execute<'q, Postgres>,
     {
-        let Connection { raw, state } = self;
+        let Connection { raw, state, .. } = self;
         Box::pin(state.answer(raw.fetch_all(query)))
     }
 
@@ -221,7 +229,7 @@ impl<'c> Executor<'c> for &'c mut Connection {
         'c: 'e,
         E: 'q + Execute<'q, Postgres>,
     {
-        let Connection { raw, state } = self;
+        let Connection { raw, state, .. } = self;
         Box::pin(state.answer(raw.fetch_optional(query)))
     }
 
@@ -230,7 +238,7 @@ impl<'c> Executor<'c> for &'c mut Connection {
         'c: 'e,
         E: 'q + Execute<'q, Postgres>,
     {
-        let Connection { raw, state } = self;
+        let Connection { raw, state, .. } = self;
         Box::pin(state.answer(raw.execute(query)))
     }
 
@@ -242,7 +250,7 @@ impl<'c> Executor<'c> for &'c mut Connection {
     where
         'c: 'e,
     {
-        let Connection { raw, state } = self;
+        let Connection { raw, state, .. } = self;
         Box::pin(state.answer(raw.prepare_with(sql, parameters)))
     }
 
@@ -250,7 +258,7 @@ impl<'c> Executor<'c> for &'c mut Connection {
     where
         'c: 'e,
     {
-        let Connection { raw, state } = self;
+        let Connection { raw, state, .. } = self;
         Box::pin(state.answer(raw.describe(sql)))
     }
 }

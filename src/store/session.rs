@@ -48,14 +48,14 @@ pub(super) fn options(url: &str) -> Result<PgConnectOptions, Error> {
     Ok(options.application_name(&name).extra_float_digits(None))
 }
 
-/// Gives a new session its settings.
-pub(super) async fn set(session: &mut PgConnection) -> Result<(), sqlx::Error> {
+/// Gives a new session its settings. Whether its commits wait for a standby.
+pub(super) async fn set(session: &mut PgConnection) -> Result<bool, sqlx::Error> {
     static SET: LazyLock<String> = LazyLock::new(|| {
-        SETTINGS
-            .map(|(name, value)| format!("set {name} = '{value}'"))
-            .join("; ")
+        let set = SETTINGS.map(|(name, value)| format!("set {name} = '{value}'; "));
+        let replicated = "select current_setting('synchronous_standby_names') <> '' as replicated";
+        set.concat() + replicated
     });
-    session.execute(SET.as_str()).await.map(drop)
+    session.fetch_one(SET.as_str()).await?.try_get("replicated")
 }
 
 /// Gives a session another value for one setting.

@@ -2,5 +2,6 @@
 
 mod migrations;
 mod schema;
+mod standby;
 mod stop;
 mod transactions;

@@ -24,7 +24,14 @@ impl Stock {
                 own: None,
             };
         }
-        let data_dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("stock-postgres");
+        Stock::apart("stock-postgres").await
+    }
+
+    /// One of its own in any case, whose settings a test may change.
+    pub(crate) async fn apart(name: &str) -> Self {
+        let data_dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        // What a run has set that did not come to its end.
+        let _ = std::fs::remove_file(data_dir.join("pg/postgresql.auto.conf"));
         let mut settings = embedded::Settings::new(data_dir);
         settings.search_path = std::env::var_os("PATH");
         settings.bin_dir = std::env::var_os("PG_BIN_DIR").map(Into::into);
