@@ -29,6 +29,7 @@ mod races;
 mod resources;
 mod round_trips;
 mod scaling;
+mod schema;
 mod servers;
 mod statements;
 mod support;
