@@ -13,7 +13,8 @@ const TOKEN: &str = "schema-0123456789abcdef";
 async fn schemathesis_finds_no_fault_in_server_or_description() {
     let schemathesis = std::env::var_os("SCHEMATHESIS");
     let schemathesis = schemathesis.expect("SCHEMATHESIS names the program: run scripts/test-schema");
-    let more = std::env::var("SCHEMATHESIS_ARGUMENTS").unwrap_or_default();
+    let more = std::env::var_os("SCHEMATHESIS_ARGUMENTS").unwrap_or_default();
+    let more = more.into_string().expect("the arguments are UTF-8");
     let app = App::with(Options::default().bootstrap_token(TOKEN)).await;
     let url = format!("http://{}", app.address());
     let mut command = Command::new(schemathesis);
