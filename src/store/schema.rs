@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use sqlx::migrate::{MigrateError, Migrator};
 use sqlx::{Connection as _, PgConnection, Row};
+use tokio::time::timeout;
 
 use crate::store::connection::Connection;
 use crate::store::{Error, session};
@@ -15,6 +16,9 @@ const LOCKS_EACH_MIN: usize = 64;
 
 /// "solejob migrate", as a lock number of its own.
 const MIGRATION_LOCK: i64 = 0x736f_6c65_6d69_6772;
+
+/// How long a database may take to let a migration in.
+const CONNECT: Duration = Duration::from_secs(10);
 
 /// While a migration waits for a table, everybody who needs that table waits behind it: for less than they have time.
 const LOCK_TIMEOUT: &str = "2s";
@@ -29,9 +33,13 @@ const LOCK_TRIES: u32 = 30;
 /// lock is tried in a loop and not waited for: a waiting session would hold up `create index concurrently`.
 pub async fn migrate(url: &str) -> Result<(), Error> {
     let options = session::options(url)?;
-    session::check(&options).await?;
-    let mut connection = PgConnection::connect_with(&options).await?;
-    session::set(&mut connection).await?;
+    let connected = timeout(CONNECT, async {
+        session::check(&options).await?;
+        let mut connection = PgConnection::connect_with(&options).await?;
+        session::set(&mut connection).await?;
+        Ok::<_, Error>(connection)
+    });
+    let mut connection = connected.await.map_err(|_| sqlx::Error::PoolTimedOut)??;
     for (name, value) in [("statement_timeout", "0"), ("lock_timeout", LOCK_TIMEOUT)] {
         session::set_one(&mut connection, name, value).await?;
     }
