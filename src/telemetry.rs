@@ -96,6 +96,17 @@ fn describe() {
         "solejob_window_keys_swept_total",
         "Window keys forgotten after their window"
     );
+    describe_gauge!("solejob_queue_jobs", "Live jobs of a queue, by state");
+    describe_gauge!(
+        "solejob_queue_oldest_pending_seconds",
+        Unit::Seconds,
+        "For how long the oldest due job of a queue has waited"
+    );
+    describe_gauge!("solejob_queue_paused", "1 for a queue that is paused");
+    describe_gauge!(
+        "solejob_queues_not_shown",
+        "Queues beyond the number for which there are metrics"
+    );
     describe_gauge!("solejob_http_connections", "Connections of clients that are served");
     describe_counter!(
         "solejob_http_connections_turned_away_total",

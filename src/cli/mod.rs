@@ -1,6 +1,7 @@
 //! The command line: the one place that reads flags and the environment.
 
 mod dispatch;
+mod doctor;
 mod import;
 mod job_types;
 mod jobs;
@@ -64,6 +65,8 @@ enum Command {
         #[arg(long, env = "DATABASE_URL", hide_env_values = true)]
         database_url: String,
     },
+    /// Examine a database: says what is wrong and what to do. Exits with 0 if nothing is, 1 for warnings, 2 for faults
+    Doctor(doctor::Doctor),
     /// Make, list and revoke tokens
     #[command(subcommand)]
     Token(tokens::Token),
@@ -218,6 +221,7 @@ async fn execute(command: Command) -> Result<ExitCode, Error> {
             store::migrate(&database_url).await?;
             tracing::info!("the database has this version's schema");
         }
+        Command::Doctor(doctor) => return doctor.run().await,
         Command::Token(token) => token.run().await?,
         Command::Work(work) => return work.run().await,
         Command::Dispatch(dispatch) => return dispatch.run().await,

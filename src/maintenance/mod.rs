@@ -3,6 +3,7 @@
 //! Every server does all of it and none leads: each step is small, looks again under locks, and may be done by
 //! several servers at once or by none for a while.
 
+mod measure;
 mod news;
 mod steps;
 
@@ -23,6 +24,8 @@ const FINISHED_JOBS: Duration = Duration::from_secs(2);
 const WINDOW_KEYS: Duration = Duration::from_secs(1);
 const RESOURCE_KEYS: Duration = Duration::from_secs(10);
 const QUEUE_COUNTS: Duration = Duration::from_secs(10);
+/// More often than metrics are commonly collected, and seldom enough to cost nothing.
+const QUEUE_METRICS: Duration = Duration::from_secs(10);
 
 /// Starts everything. It ends when `stop` is cancelled.
 pub fn start(store: &Store, wakeups: &Wakeups, calls: &Calls, stop: &CancellationToken, tasks: &TaskTracker) {
@@ -53,6 +56,10 @@ pub fn start(store: &Store, wakeups: &Wakeups, calls: &Calls, stop: &Cancellatio
     let counts = store.clone();
     upkeep.every("fold queue counts", QUEUE_COUNTS, move || {
         steps::fold_counts(counts.clone())
+    });
+    let (queues, shown) = (store.clone(), measure::Shown::default());
+    upkeep.every("measure queues", QUEUE_METRICS, move || {
+        shown.clone().queues(queues.clone())
     });
     upkeep.run(poll_awaited(store.clone(), wakeups.clone()));
     upkeep.run(news::say(store.clone(), wakeups.clone()));

@@ -7,6 +7,7 @@
 mod again;
 mod connection;
 mod error;
+mod examine;
 mod holders;
 mod job_types;
 mod jobs;
@@ -33,6 +34,7 @@ use tokio::time::timeout;
 pub use again::Again;
 use connection::Connection;
 pub use error::{Class, Error};
+pub use examine::Found;
 pub use holders::{Asked, HeldKey, Look};
 pub use job_types::{Declared, StoredType};
 pub use jobs::{AttemptView, Deleted, FullJob, JobView, JobWindowKey, ListFilter};

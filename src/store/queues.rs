@@ -29,6 +29,22 @@ pub struct ScopeView {
 }
 
 impl Store {
+    /// Applications by number, with application and environment: at most `limit` of them.
+    pub async fn namespaces(&self, limit: u32) -> Result<Vec<(AppId, String, String)>, Error> {
+        let rows = sqlx::query(statements::NAMESPACES)
+            .bind(i64::from(limit))
+            .fetch_all(&self.general)
+            .await?;
+        let namespace = |row: &sqlx::postgres::PgRow| {
+            Ok((
+                AppId(row.try_get("app_id")?),
+                row.try_get("application")?,
+                row.try_get("environment")?,
+            ))
+        };
+        rows.iter().map(namespace).collect()
+    }
+
     pub async fn queues(&self, app: AppId) -> Result<Vec<QueueView>, Error> {
         let rows = sqlx::query(statements::QUEUES)
             .bind(app.0)

@@ -49,7 +49,9 @@ statements! {
     SWEEP_KEYS = "sweep_keys.sql";
     SWEEP_RESOURCES = "sweep_resources.sql";
     FOLD_COUNTS = "fold_counts.sql";
+    EXAMINE_RULES = "examine_rules.sql";
     QUEUES = "queues.sql";
+    NAMESPACES = "namespaces.sql";
     PAUSE_QUEUE = "pause_queue.sql";
     RESUME_QUEUE = "resume_queue.sql";
     CLAIM_AGAIN = "claim_again.sql";

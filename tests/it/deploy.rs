@@ -128,3 +128,54 @@ fn the_proxy_lets_go_of_connections_first() {
     assert!(help(&["serve"]).contains("SOLEJOB_CLIENT_PATIENCE=] [default: 30s]"));
     assert!(seconds(&proxy.replace("timeout ", "timeout: "), "response_header_timeout") > 60);
 }
+
+/// Metrics that are described, in the server and in the page about them. A histogram has three names.
+fn metrics() -> BTreeSet<String> {
+    let named = Regex::new("\"(solejob_[a-z_]+)\"").unwrap();
+    let source = read("src/telemetry.rs");
+    let page = read("docs/metrics.md");
+    let mut known = BTreeSet::new();
+    for found in named.captures_iter(&source) {
+        let name = &found[1];
+        assert!(
+            page.contains(&format!("`{name}`")),
+            "docs/metrics.md does not say what {name} is"
+        );
+        known.insert(name.to_owned());
+        if name.ends_with("_size") || name.ends_with("_seconds") {
+            known.extend(["_bucket", "_sum", "_count"].map(|part| format!("{name}{part}")));
+        }
+    }
+    known
+}
+
+#[test]
+fn alerts_and_dashboard_ask_for_metrics_that_there_are() {
+    let known = metrics();
+    let named = Regex::new(r"\bsolejob_[a-z_]+").unwrap();
+    for (file, least) in [
+        ("deploy/prometheus/alerts.yml", 10),
+        ("deploy/grafana/solejob.json", 15),
+    ] {
+        let text = read(file);
+        let asked: BTreeSet<&str> = named.find_iter(&text).map(|found| found.as_str()).collect();
+        for name in &asked {
+            assert!(known.contains(*name), "{file} asks for {name}, which is not counted");
+        }
+        assert!(asked.len() >= least, "{file} asks for {} metrics only", asked.len());
+    }
+    let dashboard: serde_json::Value = serde_json::from_str(&read("deploy/grafana/solejob.json")).unwrap();
+    let panels = dashboard["panels"].as_array().unwrap();
+    let ids: BTreeSet<u64> = panels.iter().map(|panel| panel["id"].as_u64().unwrap()).collect();
+    assert_eq!(ids.len(), panels.len(), "two panels have one id");
+}
+
+#[test]
+fn every_alert_says_what_to_do() {
+    let text = read("deploy/prometheus/alerts.yml");
+    let alerts = text.matches("- alert:").count();
+    assert!(alerts >= 12);
+    for member in ["expr:", "severity:", "summary:", "description:"] {
+        assert_eq!(text.matches(member).count(), alerts, "an alert lacks {member}");
+    }
+}

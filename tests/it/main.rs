@@ -4,6 +4,7 @@
 
 mod architecture;
 mod batches;
+mod canary;
 mod cases;
 mod cli_dispatch;
 mod cli_jobs;
@@ -14,6 +15,7 @@ mod client_gone;
 mod connections;
 mod crash;
 mod deploy;
+mod doctor;
 mod guarantees;
 mod hostile;
 mod job_types;
