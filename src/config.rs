@@ -43,6 +43,8 @@ pub struct Secret(pub String);
 pub struct Config {
     pub database_url: String,
     pub listen: SocketAddr,
+    /// Where `/metrics` is given to everybody who reaches it, and nothing else is.
+    pub metrics_listen: Option<SocketAddr>,
     pub access: Access,
     /// Without it, plain HTTP is spoken.
     pub tls: Option<Tls>,
@@ -113,6 +115,7 @@ mod tests {
         Config {
             database_url: String::new(),
             listen: listen.parse().unwrap(),
+            metrics_listen: None,
             access,
             tls: None,
             migrate: false,

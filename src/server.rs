@@ -29,6 +29,9 @@ const BOOTSTRAP: (&str, &str) = ("default", "prod");
 
 const BOOTSTRAP_ID: &str = "bootstrap";
 
+/// Connections of those who collect metrics: a few of them, each with a few.
+const METRICS_CONNECTIONS: usize = 32;
+
 /// How often old samples of the metrics are folded up.
 const METRICS_UPKEEP: Duration = Duration::from_secs(5);
 
@@ -40,6 +43,8 @@ pub enum Error {
     Tls(#[from] tls::Error),
     #[error("cannot listen on {0}: {1}; choose another address with --listen")]
     Listen(std::net::SocketAddr, std::io::Error),
+    #[error("cannot listen on {0} for metrics: {1}; choose another address with --metrics-listen")]
+    ListenForMetrics(std::net::SocketAddr, std::io::Error),
     #[error("the database cannot be used: {0}")]
     Store(#[from] store::Error),
     #[error("cannot write to standard output: {0}")]
@@ -141,6 +146,21 @@ pub async fn run(config: Config, metrics: PrometheusHandle, orders: Orders) -> R
     let address = listener.local_addr().map_err(Error::Serve)?;
     writeln!(std::io::stdout(), "solejob listening on {scheme}://{address}").map_err(Error::Output)?;
     tracing::info!(%address, version = env!("CARGO_PKG_VERSION"), "serving");
+    if let Some(listen) = config.metrics_listen {
+        let refused = |error| Error::ListenForMetrics(listen, error);
+        let listener = TcpListener::bind(listen).await.map_err(refused)?;
+        let address = listener.local_addr().map_err(Error::Serve)?;
+        tracing::info!(%address, "serving metrics");
+        let doors = connections::Doors {
+            tls: None,
+            router: http::metrics_router(metrics.clone()),
+            no_room: http::no_room(),
+            most: METRICS_CONNECTIONS,
+            patience,
+        };
+        let stop = stop.clone();
+        tasks.spawn(async move { connections::serve(listener, doors, &stop).await });
+    }
     let reloading = tokio::spawn(read_again(tls.clone(), reload));
     let upkeep = tokio::spawn(async move {
         loop {

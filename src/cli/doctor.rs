@@ -210,7 +210,7 @@ impl Doctor {
             advice: "settings of PostgreSQL are changed with alter system set, then select pg_reload_conf() or a restart",
         });
         let mut findings = found.into_iter().map(finding).chain(settings).collect::<Vec<_>>();
-        findings.sort_by(|one, other| other.level.cmp(&one.level));
+        findings.sort_by_key(|finding| std::cmp::Reverse(finding.level));
         Ok(findings)
     }
 }

@@ -75,6 +75,9 @@ pub(super) struct CommonArgs {
     /// Database connections beside those of the dispatches
     #[arg(long, env = "SOLEJOB_CONNECTIONS", default_value_t = store::Limits::default().connections, value_parser = clap::value_parser!(u32).range(2..=1_000))]
     connections: u32,
+    /// Give /metrics on this address too, over plain HTTP and without a token
+    #[arg(long, env = "SOLEJOB_METRICS_LISTEN", value_name = "ADDRESS")]
+    metrics_listen: Option<SocketAddr>,
     /// Connections of clients at once; one more is answered `overloaded`
     #[arg(long, env = "SOLEJOB_HTTP_CONNECTIONS", default_value_t = http::Limits::default().connections, value_parser = within(1, 1 << 20))]
     http_connections: usize,
@@ -156,6 +159,7 @@ impl CommonArgs {
             work_in_flight,
             workers_waiting,
             connections,
+            metrics_listen,
             http_connections,
             client_patience,
             drain_delay,
@@ -165,6 +169,7 @@ impl CommonArgs {
         Config {
             database_url,
             listen,
+            metrics_listen,
             access,
             tls: None,
             migrate,

@@ -3,6 +3,7 @@
 use axum::extract::{RawPathParams, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use metrics_exporter_prometheus::PrometheusHandle;
 use pulldown_cmark::{Options, Parser, html};
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -60,11 +61,16 @@ pub(super) async fn readyz(State(app): State<App>) -> Result<Response, Problem> 
     responses((status = 200, description = "Prometheus text format", body = String, content_type = "text/plain"),
         MetricsProblems))]
 pub(super) async fn metrics(State(app): State<App>, _: By<Any>) -> Response {
-    (
-        [(header::CONTENT_TYPE, "text/plain; version=0.0.4")],
-        app.metrics.render(),
-    )
-        .into_response()
+    rendered(&app.metrics)
+}
+
+/// The same, on a listener of its own.
+pub(super) async fn open_metrics(State(metrics): State<PrometheusHandle>) -> Response {
+    rendered(&metrics)
+}
+
+fn rendered(metrics: &PrometheusHandle) -> Response {
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], metrics.render()).into_response()
 }
 
 /// What an error means, and what to do about it

@@ -193,6 +193,16 @@ pub fn router(app: App, others: Router<App>) -> Router {
         .with_state(app)
 }
 
+/// What the listener for metrics gives, to whoever reaches it: `/metrics`, and no other route.
+pub fn metrics_router(metrics: PrometheusHandle) -> Router {
+    Router::new()
+        .route("/metrics", axum::routing::get(meta::open_metrics))
+        .fallback(meta::fallback)
+        .method_not_allowed_fallback(meta::method_not_allowed)
+        .layer(axum::middleware::from_fn(observe::observe))
+        .with_state(metrics)
+}
+
 /// What is answered where there is no room for another connection: the same to every request.
 pub fn no_room() -> Router {
     let refuse = async || {

@@ -3,12 +3,39 @@
 
 use serde_json::{Value, json};
 
-use crate::support::{App, Options};
+use crate::support::{App, Client, Options, eventually};
 
 const BOOTSTRAP: &str = "canary-bootstrap-0123456789";
 
 /// Everything that is sent begins like this, and nothing else does.
 const CANARY: &str = "canary-";
+
+/// Who may see the metrics may be another network than who may dispatch.
+#[tokio::test]
+async fn metrics_have_a_listener_of_their_own_that_asks_for_no_token() {
+    let options = Options::default().bootstrap_token(BOOTSTRAP);
+    let app = App::with(options.arg("--metrics-listen=127.0.0.1:0")).await;
+    app.get("/metrics", 401).await;
+    app.get("/healthz", 200).await;
+    let address = eventually("the listener for metrics to be announced", async || {
+        let log = app.log();
+        let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        let mut announced = lines.filter(|line| line["message"] == "serving metrics");
+        announced
+            .find_map(|line| Some(line["address"].as_str()?.to_owned()))
+            .ok_or(log)
+    })
+    .await;
+    let prometheus = Client::new(&format!("http://{address}"));
+    let metrics = prometheus.get("/metrics", 200).await.text;
+    assert!(
+        metrics.contains(r#"solejob_http_requests_total{method="GET",route="/healthz",status="200"} 1"#),
+        "{metrics}"
+    );
+    prometheus.get("/healthz", 404).await;
+    prometheus.post("/v1/jobs", &json!({"name": "n"}), 404).await;
+    app.finish().await;
+}
 
 #[tokio::test]
 async fn no_payload_key_or_token_gets_into_logs_or_metrics() {

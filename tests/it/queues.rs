@@ -1,10 +1,13 @@
 //! `GET /v1/queues` costs the same however many jobs there are: it is asked every few seconds by people and monitors.
 
+use std::time::Duration;
+
+use serde_json::json;
 use solejob::store::{SETTINGS, STATEMENTS};
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{AssertSqlSafe, Connection, Row};
 
-use crate::support::{App, eventually};
+use crate::support::{App, Options, eventually, eventually_within};
 
 const JOBS: i64 = 100_000;
 
@@ -92,6 +95,34 @@ async fn a_look_at_the_queues_costs_the_same_with_many_jobs() {
                 .await
                 .unwrap();
         if rows == 1 { Ok(()) } else { Err(format!("{rows} rows")) }
+    })
+    .await;
+    app.finish().await;
+}
+
+/// They are of the database: a server that took no dispatch shows them as well.
+#[tokio::test]
+async fn every_server_shows_how_long_and_how_old_the_queues_are() {
+    let app = App::with(Options::default().servers(2)).await;
+    app.post("/v1/jobs", &json!({"name": "n", "queue": "slow"}), 201).await;
+    app.post("/v1/jobs", &json!({"name": "n", "queue": "slow", "delay": "1h"}), 201)
+        .await;
+    app.post_nothing("/v1/queues/slow/pause", 200).await;
+    let place = r#"application="default",environment="dev",queue="slow""#;
+    let other = app.client(1);
+    eventually_within(Duration::from_secs(30), "the queue to be measured", async || {
+        let text = other.get("/metrics", 200).await.text;
+        let value = |name: &str, more: &str| {
+            let series = format!("{name}{{{place}{more}}} ");
+            text.lines()
+                .find_map(|line| line.strip_prefix(&series)?.parse::<f64>().ok())
+        };
+        let age = value("solejob_queue_oldest_pending_seconds", "");
+        let right = value("solejob_queue_jobs", r#",state="pending""#) == Some(2.0)
+            && value("solejob_queue_jobs", r#",state="running""#) == Some(0.0)
+            && value("solejob_queue_paused", "") == Some(1.0)
+            && age.is_some_and(|age| age > 0.0 && age < 60.0);
+        if right { Ok(()) } else { Err(text) }
     })
     .await;
     app.finish().await;
