@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::dispatch;
 use crate::http;
+use crate::http::token;
 use crate::job_types::definition::Definition;
 use crate::store;
 use crate::work;
@@ -81,6 +82,8 @@ pub enum Invalid {
     QueueTooSmall(usize, usize),
     #[error("SOLEJOB_BOOTSTRAP_TOKEN holds a character that an Authorization header cannot: use printable ASCII")]
     BootstrapNotPrintable,
+    #[error("SOLEJOB_BOOTSTRAP_TOKEN looks like a token of `solejob token create` and is not one: it was mistyped")]
+    BootstrapMistyped,
 }
 
 impl Config {
@@ -101,6 +104,7 @@ impl Config {
             } => match token.len() {
                 short @ ..16 => Err(Invalid::BootstrapTooShort(short)),
                 _ if !token.bytes().all(|byte| byte.is_ascii_graphic()) => Err(Invalid::BootstrapNotPrintable),
+                _ if token::is_mistyped(token) => Err(Invalid::BootstrapMistyped),
                 _ => Ok(()),
             },
         }
@@ -170,5 +174,8 @@ mod tests {
         assert_eq!(check("0123456789abcdef"), Ok(()));
         assert_eq!(check("0123456789abcde"), Err(Invalid::BootstrapTooShort(15)));
         assert_eq!(check("0123456789 abcdef"), Err(Invalid::BootstrapNotPrintable));
+        // It would be refused at each request, for its check digits.
+        let made_up = format!("sole_01234567_{}", "0".repeat(49));
+        assert_eq!(check(&made_up), Err(Invalid::BootstrapMistyped));
     }
 }

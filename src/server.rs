@@ -19,7 +19,7 @@ use crate::dispatch::{DatabaseClock, Dispatcher, Types};
 use crate::http::{self, App, auth};
 use crate::maintenance;
 use crate::server::tls::Tls;
-use crate::store::{self, Class, NewToken, Store, TokenHash};
+use crate::store::{self, Class, Store, TokenHash};
 use crate::trigger_dev;
 use crate::wakeups::Wakeups;
 use crate::work::{Calls, Reserver, Waits};
@@ -82,7 +82,11 @@ pub async fn run(config: Config, metrics: PrometheusHandle, orders: Orders) -> R
         }),
         Access::Tokens { bootstrap } => {
             match bootstrap {
-                Some(Secret(token)) => store.set_bootstrap_token(&bootstrap_token(&token)).await?,
+                Some(Secret(token)) => {
+                    let app = store.application(BOOTSTRAP.0, BOOTSTRAP.1).await?;
+                    let hash = TokenHash::of(&token);
+                    store.set_bootstrap_token(BOOTSTRAP_ID, app, hash).await?;
+                }
                 // Who takes the variable away means the token.
                 None => drop(store.revoke_token(BOOTSTRAP_ID).await?),
             }
@@ -264,16 +268,5 @@ async fn open_store(config: &Config, stop: &CancellationToken) -> Result<Store, 
             }
             opened => return Ok(opened?),
         }
-    }
-}
-
-fn bootstrap_token(token: &str) -> NewToken {
-    let (application, environment) = BOOTSTRAP;
-    NewToken {
-        token_id: BOOTSTRAP_ID.into(),
-        application: application.into(),
-        environment: environment.into(),
-        rights: ["admin", "dispatch", "read", "work"].map(Into::into).into(),
-        hash: TokenHash::of(token),
     }
 }

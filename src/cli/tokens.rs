@@ -2,10 +2,9 @@
 
 use std::io::Write as _;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-
 use crate::cli::Error;
+use crate::duration::{self, Millis};
+use crate::http::token;
 use crate::store::{self, NewToken, Store, TokenHash, TokenView};
 
 #[derive(clap::Subcommand)]
@@ -20,9 +19,18 @@ pub(super) enum Token {
         /// The application's environment, such as prod or staging
         #[arg(long, value_parser = name)]
         environment: String,
-        /// What it may do; give it several times for several rights
-        #[arg(long = "right", required = true)]
+        /// What it may do; several with commas between them, or by giving it several times
+        #[arg(long = "right", alias = "rights", required = true, value_delimiter = ',')]
         rights: Vec<Right>,
+        /// The queues that it may reserve jobs in, with commas between them; every queue where none is given
+        #[arg(long, alias = "queue", value_name = "QUEUES", value_delimiter = ',', value_parser = name)]
+        queues: Vec<String>,
+        /// For how long it is accepted, such as 90d, from a second to ten years; until it is revoked where none is given
+        #[arg(long, value_name = "DURATION", value_parser = life_time)]
+        expires_in: Option<Millis>,
+        /// What it is for, shown by `list`: 1 to 128 characters
+        #[arg(long, value_parser = label)]
+        name: Option<String>,
     },
     /// List tokens, without their secrets
     List {
@@ -83,6 +91,26 @@ fn name(text: &str) -> Result<String, String> {
     }
 }
 
+fn label(text: &str) -> Result<String, String> {
+    if (1..=128).contains(&text.chars().count()) && !text.contains(char::is_control) {
+        Ok(text.into())
+    } else {
+        Err("1 to 128 characters, none of them a control character".into())
+    }
+}
+
+/// Ten years: what is to last longer is a token without an end, and is revoked.
+const LIFE_TIME_MAX: Millis = Millis(3_650 * 24 * 3_600_000);
+
+fn life_time(text: &str) -> Result<Millis, String> {
+    let life_time = duration::parse(text).map_err(|error| error.to_string())?;
+    if (Millis(1_000)..=LIFE_TIME_MAX).contains(&life_time) {
+        Ok(life_time)
+    } else {
+        Err("a duration from 1s to 3650d".into())
+    }
+}
+
 impl Token {
     pub(super) async fn run(self) -> Result<(), Error> {
         match self {
@@ -91,7 +119,16 @@ impl Token {
                 application,
                 environment,
                 rights,
+                queues,
+                expires_in,
+                name,
             } => {
+                let reserves = rights.iter().any(|right| matches!(right, Right::Work | Right::Admin));
+                if !queues.is_empty() && !reserves {
+                    let problem =
+                        "--queues limits what a token may reserve, and this one may not reserve: add --right work";
+                    return Err(Error::Usage(problem.into()));
+                }
                 let store = database.open().await?;
                 let (token_id, token) = generate()?;
                 let rights = rights.into_iter().map(|right| right.as_str().into()).collect();
@@ -103,6 +140,9 @@ impl Token {
                         environment,
                         rights,
                         hash,
+                        name,
+                        queues: Some(queues).filter(|queues| !queues.is_empty()),
+                        expires_in,
                     })
                     .await?;
                 writeln!(std::io::stdout(), "{token}")?;
@@ -111,8 +151,8 @@ impl Token {
                 let mut out = std::io::stdout().lock();
                 writeln!(
                     out,
-                    "{:<14} {:<20} {:<12} {:<28} {:<20} REVOKED",
-                    "ID", "APPLICATION", "ENVIRONMENT", "RIGHTS", "CREATED"
+                    "{:<14} {:<20} {:<12} {:<28} {:<20} {:<20} {:<20} {:<20} NAME",
+                    "ID", "APPLICATION", "ENVIRONMENT", "RIGHTS", "CREATED", "REVOKED", "EXPIRES", "QUEUES"
                 )?;
                 for token in database.open().await?.tokens().await? {
                     let TokenView {
@@ -120,15 +160,21 @@ impl Token {
                         application,
                         environment,
                         rights,
+                        name,
+                        queues,
                         created_at,
+                        expires_at,
                         revoked_at,
                     } = token;
                     let time = |at: crate::job::Instant| at.format("%Y-%m-%dT%H:%M:%SZ").to_string();
                     let revoked = revoked_at.map_or("-".into(), time);
+                    let expires = expires_at.map_or("-".into(), time);
+                    let queues = queues.map_or("-".into(), |queues| queues.join(","));
+                    let name = name.as_deref().unwrap_or("-");
                     let (rights, created) = (rights.join(","), time(created_at));
                     writeln!(
                         out,
-                        "{token_id:<14} {application:<20} {environment:<12} {rights:<28} {created:<20} {revoked}"
+                        "{token_id:<14} {application:<20} {environment:<12} {rights:<28} {created:<20} {revoked:<20} {expires:<20} {queues:<20} {name}"
                     )?;
                 }
             }
@@ -144,15 +190,13 @@ impl Token {
     }
 }
 
-/// A new token and its public part: a prefix that scanners for leaked secrets can know, an id, 256 random bits.
+/// A new token and its public part, of 256 random bits.
 fn generate() -> Result<(String, String), Error> {
-    let mut random = [0; 36];
-    getrandom::fill(&mut random).map_err(|error| Error::Usage(format!("no random bits: {error}")))?;
-    let (id, secret) = random.split_at(4);
-    let token_id: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
-    let token_id = format!("sole_{token_id}");
-    let token = format!("{token_id}_{}", URL_SAFE_NO_PAD.encode(secret));
-    Ok((token_id, token))
+    let (mut id, mut secret) = ([0; 4], [0; 32]);
+    for random in [id.as_mut_slice(), secret.as_mut_slice()] {
+        getrandom::fill(random).map_err(|error| Error::Usage(format!("no random bits: {error}")))?;
+    }
+    Ok(token::of_random(id, secret))
 }
 
 #[cfg(test)]
@@ -162,7 +206,8 @@ mod tests {
     #[test]
     fn tokens_are_new_each_time_and_begin_with_their_id() {
         let ((first_id, first), (second_id, second)) = (generate().unwrap(), generate().unwrap());
-        assert!(first.starts_with(&format!("{first_id}_")) && first.len() == first_id.len() + 1 + 43);
+        assert!(first.starts_with(&format!("{first_id}_")) && first.len() == 63);
         assert!(first_id != second_id && first[first_id.len()..] != second[second_id.len()..]);
+        assert!(!token::is_mistyped(&first));
     }
 }

@@ -11,6 +11,7 @@ use moka::future::Cache;
 
 use crate::http::App;
 use crate::http::problem::{Code, Problem};
+use crate::http::token;
 use crate::job::AppId;
 use crate::store::{self, Caller, Store, TokenHash};
 
@@ -123,6 +124,8 @@ pub struct By<R> {
     pub fully: bool,
     /// Whether the token may read jobs.
     pub reads: bool,
+    /// Where it may reserve jobs; `None`: in every queue.
+    pub queues: Option<Vec<String>>,
     right: PhantomData<R>,
 }
 
@@ -142,6 +145,7 @@ impl<R: Right> FromRequestParts<App> for By<R> {
                 token_id: None,
                 fully: true,
                 reads: true,
+                queues: None,
                 right: PhantomData,
             }),
             Access::Tokens(tokens) => {
@@ -159,6 +163,7 @@ impl<R: Right> FromRequestParts<App> for By<R> {
                     token_id: Some(caller.token_id.clone()),
                     fully,
                     reads: allows(&caller.rights, Read::NAME),
+                    queues: caller.queues.clone(),
                     right: PhantomData,
                 })
             }
@@ -178,16 +183,18 @@ async fn caller(parts: &Parts, tokens: &Tokens) -> Result<Arc<Caller>, Problem> 
         (None, _) => return Err(unauthorized("send the header Authorization: Bearer TOKEN")),
         (Some(_), Some(_)) => return Err(unauthorized("send one Authorization header, not several")),
     };
-    let token = match value.split_once(' ') {
+    let bearer = match value.split_once(' ') {
         Some((scheme, token)) if scheme.eq_ignore_ascii_case("bearer") => token.trim(),
         _ => return Err(unauthorized("send the token as Authorization: Bearer TOKEN")),
     };
-    let unknown = || unauthorized("there is no such token, or it was revoked: ask your operator for one");
-    if token.is_empty() || token.len() > TOKEN_BYTES_MAX {
+    let unknown =
+        || unauthorized("there is no such token, or it has expired or was revoked: ask your operator for one");
+    // One that was mistyped or made up is known by its check digits: it costs no look-up.
+    if bearer.is_empty() || bearer.len() > TOKEN_BYTES_MAX || token::is_mistyped(bearer) {
         return Err(unknown());
     }
     tokens
-        .caller(token)
+        .caller(bearer)
         .await
         .map_err(|error| {
             let unavailable =

@@ -25,6 +25,7 @@ pub mod problem;
 mod queues;
 mod receipt;
 mod scopes;
+pub mod token;
 mod wire;
 mod worker;
 

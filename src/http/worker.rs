@@ -108,7 +108,11 @@ pub(super) async fn reserve(
     by: By<Work>,
     Wire(body): Wire<ReserveBody, SMALL>,
 ) -> Result<Response, Problem> {
-    let jobs = app.reserver.reserve(request(by.app, by.token_id, body)?).await?;
+    let request = request(by.app, by.token_id, body)?;
+    if let Some(allowed) = &by.queues {
+        within(allowed, &request.shape.queues)?;
+    }
+    let jobs = app.reserver.reserve(request).await?;
     let leases: Vec<(JobId, Uuid)> = jobs
         .iter()
         .filter_map(|full| full.lease.map(|(token, _)| (full.job.id, token)))
@@ -167,6 +171,16 @@ impl Drop for Unheard {
             self.reserver.give_back(self.app, leases);
         }
     }
+}
+
+/// Refuses queues that are not the token's: a worker that silently looked at fewer would seem to be idle.
+fn within(allowed: &[String], queues: &[String]) -> Result<(), Problem> {
+    let Some(other) = queues.iter().find(|queue| !allowed.contains(queue)) else {
+        return Ok(());
+    };
+    let allowed = allowed.join(", ");
+    let detail = format!("this token may not reserve in the queue \"{other}\", only in these: {allowed}");
+    Err(Problem::new(Code::Forbidden, detail).at("/queues"))
 }
 
 fn request(app: AppId, token_id: Option<String>, body: ReserveBody) -> Result<Request, Problem> {

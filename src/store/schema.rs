@@ -112,15 +112,17 @@ pub(super) async fn check(connection: &mut Connection) -> Result<usize, Error> {
     if row.try_get("standby")? {
         return unfit("this is a standby: connect to the primary".into());
     }
-    let newest = MIGRATIONS.iter().map(|migration| migration.version).max().unwrap_or(0);
-    let applied: i64 = if row.try_get("migrated")? {
-        let row = sqlx::query("select coalesce(max(version), 0) as version from _sqlx_migrations where success");
-        row.fetch_one(connection).await?.try_get("version")?
+    let applied: Vec<i64> = if row.try_get("migrated")? {
+        let row = sqlx::query("select array(select version from _sqlx_migrations where success) as versions");
+        row.fetch_one(connection).await?.try_get("versions")?
     } else {
-        0
+        Vec::new()
     };
-    if applied < newest {
-        let problem = format!("the schema has version {applied} and this server needs {newest}: run `solejob migrate`");
+    // Each of them, and not only the newest: a branch may be merged whose number is lower than that.
+    let missing = MIGRATIONS.iter().map(|migration| migration.version);
+    if let Some(missing) = missing.filter(|version| !applied.contains(version)).max() {
+        let newest = applied.iter().max().unwrap_or(&0);
+        let problem = format!("the schema has version {newest} and this server needs {missing}: run `solejob migrate`");
         return unfit(problem);
     }
     // A newer schema only adds: servers of the version before go on while others are replaced.

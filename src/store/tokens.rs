@@ -5,6 +5,7 @@ use std::fmt;
 use sha2::{Digest as _, Sha256};
 use sqlx::Row;
 
+use crate::duration::Millis;
 use crate::job::{AppId, Instant};
 use crate::store::{Error, Store, statements};
 
@@ -32,6 +33,8 @@ pub struct Caller {
     pub application: String,
     pub environment: String,
     pub rights: Vec<String>,
+    /// Where it may reserve jobs; `None`: in every queue.
+    pub queues: Option<Vec<String>>,
 }
 
 /// A token to keep.
@@ -42,6 +45,11 @@ pub struct NewToken {
     pub environment: String,
     pub rights: Vec<String>,
     pub hash: TokenHash,
+    /// What it is for, in the words of whoever made it.
+    pub name: Option<String>,
+    pub queues: Option<Vec<String>>,
+    /// For how long it is accepted, by the database's clock; `None`: until it is revoked.
+    pub expires_in: Option<Millis>,
 }
 
 /// A token as the operator sees it.
@@ -51,7 +59,10 @@ pub struct TokenView {
     pub application: String,
     pub environment: String,
     pub rights: Vec<String>,
+    pub name: Option<String>,
+    pub queues: Option<Vec<String>>,
     pub created_at: Instant,
+    pub expires_at: Option<Instant>,
     pub revoked_at: Option<Instant>,
 }
 
@@ -69,6 +80,7 @@ impl Store {
             application: row.try_get("application")?,
             environment: row.try_get("environment")?,
             rights: row.try_get("rights")?,
+            queues: row.try_get("queues")?,
         }))
     }
 
@@ -84,21 +96,38 @@ impl Store {
 
     /// Keeps a new token.
     pub async fn add_token(&self, token: &NewToken) -> Result<(), Error> {
-        self.keep_token(statements::ADD_TOKEN, token).await
-    }
-
-    /// Keeps the token that is given at the start. A value that is no longer given is no longer one.
-    pub async fn set_bootstrap_token(&self, token: &NewToken) -> Result<(), Error> {
-        self.keep_token(statements::SET_BOOTSTRAP_TOKEN, token).await
-    }
-
-    async fn keep_token(&self, statement: &'static str, token: &NewToken) -> Result<(), Error> {
-        let app = self.application(&token.application, &token.environment).await?;
-        sqlx::query(statement)
-            .bind(&token.token_id)
+        let NewToken {
+            token_id,
+            application,
+            environment,
+            rights,
+            hash,
+            name,
+            queues,
+            expires_in,
+        } = token;
+        let app = self.application(application, environment).await?;
+        sqlx::query(statements::ADD_TOKEN)
+            .bind(token_id)
             .bind(app.0)
-            .bind(&token.rights)
-            .bind(token.hash.0.as_slice())
+            .bind(rights)
+            .bind(hash.0.as_slice())
+            .bind(name)
+            .bind(queues)
+            .bind(expires_in.map(|Millis(millis)| i64::try_from(millis).unwrap_or(i64::MAX)))
+            .execute(&self.general)
+            .await?;
+        Ok(())
+    }
+
+    /// Keeps the token that is given at the start, which has all of these rights and no end. A value that is no longer
+    /// given is no longer one.
+    pub async fn set_bootstrap_token(&self, token_id: &str, app: AppId, hash: TokenHash) -> Result<(), Error> {
+        sqlx::query(statements::SET_BOOTSTRAP_TOKEN)
+            .bind(token_id)
+            .bind(app.0)
+            .bind(["admin", "dispatch", "read", "work"].as_slice())
+            .bind(hash.0.as_slice())
             .execute(&self.general)
             .await?;
         Ok(())
@@ -112,7 +141,10 @@ impl Store {
                 application: row.try_get("application")?,
                 environment: row.try_get("environment")?,
                 rights: row.try_get("rights")?,
+                name: row.try_get("name")?,
+                queues: row.try_get("queues")?,
                 created_at: row.try_get("created_at")?,
+                expires_at: row.try_get("expires_at")?,
                 revoked_at: row.try_get("revoked_at")?,
             })
         };

@@ -4,7 +4,8 @@ use reqwest::Method;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use serde_json::{Value, json};
 
-use super::{BOOTSTRAP, app};
+use super::ends::made;
+use super::{BOOTSTRAP, app, id_of};
 use crate::support::{App, Call, Client};
 
 /// One row for each operation under `/v1`: the right that it needs (beside `admin`, which opens
@@ -89,6 +90,28 @@ async fn each_right_opens_what_the_table_says() {
     let app = app().await;
     let admin = app.with_token(&app.token("shop", "prod", &["admin"]).await);
     let mut clients = vec![("none", app.client(0).clone())];
+    let all = app.token("shop", "prod", &RIGHTS).await;
+    let (most, last) = all.split_at(all.len() - 1);
+    let mistyped = format!("{most}{}", if last == "x" { "y" } else { "x" });
+    clients.push(("none, for it is mistyped", app.with_token(&mistyped)));
+    // Neither was ever used, so no server knows it by heart.
+    for (kind, sql) in [
+        (
+            "none, for it has expired",
+            "update tokens set expires_at = clock_timestamp() where token_id = $1",
+        ),
+        (
+            "none, for it was revoked",
+            "update tokens set revoked_at = clock_timestamp() where token_id = $1",
+        ),
+    ] {
+        let token = app.token("shop", "prod", &RIGHTS).await;
+        let changed = sqlx::query(sql).bind(id_of(&token)).execute(app.sql()).await.unwrap();
+        assert_eq!(changed.rows_affected(), 1, "{kind}");
+        clients.push((kind, app.with_token(&token)));
+    }
+    let elsewhere = made(&app, &["--right", "work", "--queues", "elsewhere,far"]).await;
+    clients.push(("work elsewhere", app.with_token(&elsewhere)));
     for right in RIGHTS {
         clients.push((right, app.with_token(&app.token("shop", "prod", &[right]).await)));
     }
@@ -141,7 +164,15 @@ async fn each_right_opens_what_the_table_says() {
                 .await
                 .unwrap();
             match *right {
-                "none" => answer.assert_problem(401, &["unauthorized"]),
+                kind if kind.starts_with("none") => answer.assert_problem(401, &["unauthorized"]),
+                "work elsewhere" if *needed == "work" && id != "reserve" => {
+                    assert_eq!(answer.status, *status, "{id} with {right}: {}", answer.text);
+                    continue;
+                }
+                "work elsewhere" if id == "reserve" => {
+                    answer.assert_problem(403, &["forbidden"]);
+                    assert_eq!(answer.str("/pointer"), "/queues", "{}", answer.text);
+                }
                 right if right == *needed || right == "admin" => {
                     assert_eq!(answer.status, *status, "{id} with {right}: {}", answer.text);
                     continue;
