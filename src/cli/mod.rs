@@ -12,6 +12,7 @@ mod parent;
 mod queues;
 mod remote;
 mod serve;
+mod settings_file;
 mod tokens;
 mod work;
 
@@ -182,7 +183,13 @@ pub async fn run() -> ExitCode {
         command,
         log,
         log_format,
-    } = Cli::parse();
+    } = match settings_file::read() {
+        Ok(cli) => cli,
+        Err(fault) => {
+            let _no_terminal = writeln!(std::io::stderr(), "solejob: {fault}");
+            return ExitCode::from(2);
+        }
+    };
     let format = match (log_format, &command) {
         (Some(Format::Json), _) | (None, Command::Serve(_)) => LogFormat::Json,
         (Some(Format::Text), _) | (None, _) => LogFormat::Text,

@@ -14,6 +14,9 @@ use crate::work;
 
 #[derive(clap::Args)]
 pub(super) struct Serve {
+    /// A TOML file of settings: these options, with `_` for `-`. Flags and variables win over it
+    #[arg(long = "config", env = "SOLEJOB_CONFIG", value_name = "FILE")]
+    config_file: Option<PathBuf>,
     /// Where to listen
     #[arg(long, env = "SOLEJOB_LISTEN", default_value = "127.0.0.1:8080")]
     listen: SocketAddr,
@@ -107,6 +110,8 @@ fn duration(text: &str) -> Result<Duration, duration::ParseError> {
 impl Serve {
     pub(super) fn config(self) -> Result<Config, Error> {
         let Serve {
+            // It has been read with the flags.
+            config_file: _,
             listen,
             database_url,
             migrate,
@@ -125,6 +130,10 @@ impl Serve {
                 bootstrap: bootstrap.map(Secret),
             },
         };
+        // Of flags, clap asks for both.
+        if tls_cert.is_some() != tls_key.is_some() {
+            return Err(Error::Usage("give both tls_cert and tls_key, or neither".into()));
+        }
         let tls = tls_cert.zip(tls_key).map(|(certificate, key)| Tls { certificate, key });
         Ok(Config {
             tls,

@@ -33,6 +33,7 @@ mod round_trips;
 mod scaling;
 mod schema;
 mod servers;
+mod settings_file;
 mod statements;
 mod support;
 mod tls;
