@@ -143,7 +143,9 @@ fn parse(text: &str, command: &Command) -> Result<Vec<Member>, (usize, String)> 
 mod tests {
     use super::*;
 
-    fn parsed(text: &str) -> Result<Vec<(String, String, usize)>, (usize, String)> {
+    type Parsed = Vec<(String, String, usize)>;
+
+    fn parsed(text: &str) -> Result<Parsed, (usize, String)> {
         let members = parse(text, &Cli::command())?;
         let mut members = members
             .into_iter()
