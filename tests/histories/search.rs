@@ -98,9 +98,13 @@ pub(crate) fn explain(parts: &[Part], limit: usize) -> Result<usize, Box<Stuck>>
 fn candidates(parts: &[Part], by_return: &[usize], done: &Bits) -> Vec<usize> {
     let left = by_return.iter().copied().filter(|part| !has(done, *part));
     let first: Option<Micros> = left.clone().map(|part| parts[part].returned).min();
+    let mut ending = false;
     left.filter(|part| {
         let part = &parts[*part];
-        first.is_some_and(|first| part.called <= first) && part.after.is_none_or(|before| has(done, before))
+        let may = first.is_some_and(|first| part.called <= first) && part.after.is_none_or(|before| has(done, before));
+        // What was found at the end was so all at once: one order of it is as good as any, and there are 2^n beginnings.
+        let ends = part.record.is_none() && !part.optional;
+        may && !(ends && std::mem::replace(&mut ending, true))
     })
     .collect()
 }

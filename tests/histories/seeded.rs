@@ -383,3 +383,37 @@ fn a_call_that_would_have_nothing_to_do_now_may_have_something_to_do_later() {
     story.stored.jobs[0].view = Some(view);
     story.is_true();
 }
+
+/// Found by seed 10261396475587361989: a call that had not been carried out was taken for a late one, and before that was
+/// given up, what was found of all other jobs at the end had been tried in every order.
+#[test]
+fn a_wrong_guess_is_given_up_soon_however_many_jobs_there_are() {
+    let mut story = Story::default();
+    for number in 1..=40 {
+        let job = id(u128::from(number));
+        let ask = Ask {
+            short_retention: true,
+            ..ask(number * 8, None, None)
+        };
+        let from = i64::from(number) * 20;
+        created(&mut story, job, &ask, from, from + 4);
+        let mut body = job_body("cancelled", 0);
+        (body["cancel_requested"], body["active_key"]) = (json!(true), Value::Null);
+        story.says(from + 6, from + 8, Op::Cancel { job, force: false }, 200, body);
+        if number == 1 {
+            let retry = Op::Retry { job };
+            story.add(
+                from + 9,
+                from + 9,
+                retry,
+                Outcome::Unknown("the answer was lost".into()),
+            );
+        }
+        story.stored(job, &ask, from + 2, Phase::Cancelled, 0);
+    }
+    for job in &mut story.stored.jobs {
+        job.view = None;
+    }
+    let nodes = story.verdict().unwrap_or_else(|failure| panic!("{failure}"));
+    assert!(nodes < 10_000, "{nodes} nodes");
+}

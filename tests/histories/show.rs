@@ -130,9 +130,12 @@ fn shorten(parts: Vec<Part>) -> (Vec<Part>, Vec<bool>) {
     let mut ends: Vec<Micros> = parts.iter().map(|part| part.returned).collect();
     ends.sort_unstable();
     ends.dedup();
-    let fails = |end: Micros| has_no_order(&until(&parts, end));
+    let give_up = Instant::now() + PATIENCE;
+    let fails = |end: Micros| Instant::now() >= give_up || has_no_order(&until(&parts, end));
     // From the front: a beginning that has no order is soon found out, and the whole may take for ever.
     let end = ends.into_iter().find(|end| fails(*end)).unwrap_or(NEVER);
+    // Without patience for that it is shown as a whole.
+    let end = if Instant::now() < give_up { end } else { NEVER };
     let mut parts = until(&parts, end);
     let mut shown = vec![true; parts.len()];
     let give_up = Instant::now() + PATIENCE;
