@@ -75,11 +75,10 @@ pub async fn run(config: Config, metrics: PrometheusHandle, orders: Orders) -> R
         Access::Anonymous {
             application,
             environment,
-        } => auth::Access::Open(auth::OpenTo {
-            app: store.application(&application, &environment).await?,
-            application: application.into(),
-            environment: environment.into(),
-        }),
+        } => {
+            let app = store.application(&application, &environment).await?;
+            auth::Access::open(app, application, environment)
+        }
         Access::Tokens { bootstrap } => {
             match bootstrap {
                 Some(Secret(token)) => {

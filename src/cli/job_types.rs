@@ -44,9 +44,14 @@ pub(super) fn read(path: &str) -> Result<JobTypes, Fault> {
     parse(&std::fs::read_to_string(Path::new(path))?)
 }
 
+/// The line in which a place of a text lies.
+pub(super) fn line_of(text: &str, place: usize) -> usize {
+    text.get(..place).unwrap_or(text).matches('\n').count() + 1
+}
+
 fn parse(text: &str) -> Result<JobTypes, Fault> {
     let at = |place: usize, reason: String| Fault::At {
-        line: text.get(..place).unwrap_or(text).matches('\n').count() + 1,
+        line: line_of(text, place),
         reason,
     };
     let file: File = toml::from_str(text).map_err(|error| {

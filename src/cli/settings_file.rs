@@ -17,6 +17,7 @@ use clap::{Command, CommandFactory as _, FromArgMatches as _};
 use toml::de::{DeTable, DeValue};
 
 use crate::cli::Cli;
+use crate::cli::job_types::line_of;
 
 /// The command that has such a file.
 const SERVE: &str = "serve";
@@ -100,16 +101,15 @@ fn given(serve: Command, member: &Member) -> Command {
 
 /// The members of a file, or the line of what is wrong in it.
 fn parse(text: &str, command: &Command) -> Result<Vec<Member>, (usize, String)> {
-    let line = |place: usize| text.get(..place).unwrap_or(text).matches('\n').count() + 1;
     let document = DeTable::parse(text).map_err(|error| {
         let place = error.span().map_or(0, |span| span.start);
-        (line(place), error.message().to_owned())
+        (line_of(text, place), error.message().to_owned())
     })?;
     let serve = command.find_subcommand(SERVE).map(Command::get_arguments);
     let options = serve.into_iter().flatten().collect::<Vec<_>>();
     let mut members = Vec::new();
     for (key, value) in document.into_inner() {
-        let (at, name) = (line(key.span().start), key.into_inner().into_owned());
+        let (at, name) = (line_of(text, key.span().start), key.into_inner().into_owned());
         // What has no variable is no setting, such as --help.
         let setting = options
             .iter()

@@ -28,17 +28,23 @@ const TOKEN_BYTES_MAX: usize = 256;
 #[derive(Clone, Debug)]
 pub enum Access {
     /// Everybody who reaches the listener, for this application: only ever on loopback.
-    Open(OpenTo),
+    Open(Arc<Caller>),
     /// Bearers of a token.
     Tokens(Tokens),
 }
 
-/// The application that everybody acts for.
-#[derive(Clone, Debug)]
-pub struct OpenTo {
-    pub app: AppId,
-    pub application: Arc<str>,
-    pub environment: Arc<str>,
+impl Access {
+    /// Everybody may do everything in this application.
+    pub fn open(app: AppId, application: String, environment: String) -> Access {
+        Access::Open(Arc::new(Caller {
+            token_id: None,
+            app,
+            application,
+            environment,
+            rights: vec![Admin::NAME.to_owned()],
+            queues: None,
+        }))
+    }
 }
 
 /// Tokens, looked up and remembered for a while.
@@ -116,58 +122,39 @@ impl Right for Any {
 #[derive(Debug)]
 pub struct By<R> {
     pub app: AppId,
-    pub application: Arc<str>,
-    pub environment: Arc<str>,
-    /// `None`: nobody has one here.
-    pub token_id: Option<String>,
+    pub caller: Arc<Caller>,
     /// Whether the token has the right itself, and not only the other that will do.
     pub fully: bool,
-    /// Whether the token may read jobs.
-    pub reads: bool,
-    /// Where it may reserve jobs; `None`: in every queue.
-    pub queues: Option<Vec<String>>,
     right: PhantomData<R>,
+}
+
+impl<R> By<R> {
+    /// Whether it may read jobs.
+    pub fn reads(&self) -> bool {
+        allows(&self.caller.rights, Read::NAME)
+    }
 }
 
 impl<R: Right> FromRequestParts<App> for By<R> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
-        match &app.access {
-            Access::Open(OpenTo {
-                app,
-                application,
-                environment,
-            }) => Ok(By {
-                app: *app,
-                application: application.clone(),
-                environment: environment.clone(),
-                token_id: None,
-                fully: true,
-                reads: true,
-                queues: None,
-                right: PhantomData,
-            }),
-            Access::Tokens(tokens) => {
-                let caller = caller(parts, tokens).await?;
-                let fully = allows(&caller.rights, R::NAME);
-                if !fully && !allows(&caller.rights, R::OR) {
-                    let or = if R::NAME == Admin::NAME { "" } else { " (or \"admin\")" };
-                    let detail = format!("this needs a token with the right \"{}\"{or}", R::NAME);
-                    return Err(Problem::new(Code::Forbidden, detail));
-                }
-                Ok(By {
-                    app: caller.app,
-                    application: caller.application.as_str().into(),
-                    environment: caller.environment.as_str().into(),
-                    token_id: Some(caller.token_id.clone()),
-                    fully,
-                    reads: allows(&caller.rights, Read::NAME),
-                    queues: caller.queues.clone(),
-                    right: PhantomData,
-                })
-            }
+        let caller = match &app.access {
+            Access::Open(caller) => Arc::clone(caller),
+            Access::Tokens(tokens) => caller(parts, tokens).await?,
+        };
+        let fully = allows(&caller.rights, R::NAME);
+        if !fully && !allows(&caller.rights, R::OR) {
+            let or = if R::NAME == Admin::NAME { "" } else { " (or \"admin\")" };
+            let detail = format!("this needs a token with the right \"{}\"{or}", R::NAME);
+            return Err(Problem::new(Code::Forbidden, detail));
         }
+        Ok(By {
+            app: caller.app,
+            caller,
+            fully,
+            right: PhantomData,
+        })
     }
 }
 

@@ -66,7 +66,7 @@ pub(super) async fn dispatch(
     let job = match prefer {
         // The dispatch is stored: its receipt goes out, whatever becomes of the wait. In a box, as whatever is rare here:
         // the room for it would be set aside and cleared for every dispatch.
-        PreferWait(Some(wait)) if by.reads => {
+        PreferWait(Some(wait)) if by.reads() => {
             let waited = Box::pin(waited(&app, by.app, receipt.job_id, wait));
             waited.await.unwrap_or_default()
         }

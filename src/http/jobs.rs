@@ -49,7 +49,7 @@ pub(super) async fn get(
     prefer: PreferWait,
     Id(id): Id,
 ) -> Result<Response, Problem> {
-    if !by.fully && !app.store.leased_by(by.app, id, by.token_id.as_deref()).await? {
+    if !by.fully && !app.store.leased_by(by.app, id, by.caller.token_id.as_deref()).await? {
         let detail =
             "this needs a token with the right \"read\" (or \"admin\"), or the token that the job was leased with";
         return Err(Problem::new(Code::Forbidden, detail));

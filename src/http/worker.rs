@@ -108,8 +108,8 @@ pub(super) async fn reserve(
     by: By<Work>,
     Wire(body): Wire<ReserveBody, SMALL>,
 ) -> Result<Response, Problem> {
-    let request = request(by.app, by.token_id, body)?;
-    if let Some(allowed) = &by.queues {
+    let request = request(by.app, by.caller.token_id.clone(), body)?;
+    if let Some(allowed) = &by.caller.queues {
         within(allowed, &request.shape.queues)?;
     }
     let jobs = app.reserver.reserve(request).await?;

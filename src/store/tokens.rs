@@ -28,7 +28,8 @@ impl fmt::Debug for TokenHash {
 /// Whom a token acts for, and what it may do.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Caller {
-    pub token_id: String,
+    /// `None`: tokens are not asked for.
+    pub token_id: Option<String>,
     pub app: AppId,
     pub application: String,
     pub environment: String,
@@ -75,7 +76,7 @@ impl Store {
             .await?;
         let Some(row) = row else { return Ok(None) };
         Ok(Some(Caller {
-            token_id: row.try_get("token_id")?,
+            token_id: Some(row.try_get("token_id")?),
             app: AppId(row.try_get("app_id")?),
             application: row.try_get("application")?,
             environment: row.try_get("environment")?,

@@ -86,8 +86,8 @@ pub(super) async fn list(
     jobs.truncate(limit as usize);
     let next = jobs.last().filter(|_| more).map(|job| job.id.to_string());
     let env = EnvironmentBody {
-        id: by.application.to_string(),
-        name: by.environment.to_string(),
+        id: by.caller.application.clone(),
+        name: by.caller.environment.clone(),
     };
     let data = jobs.iter().map(|job| ListedBody::of(job, env.clone(), now));
     let data = data.collect::<Result<_, _>>()?;

@@ -74,7 +74,7 @@ pub(super) async fn replay(
     RequestKey(key): RequestKey,
     Json(body): Json<ReplayBody, OPTIONAL>,
 ) -> Result<Response, Refusal> {
-    if !by.reads {
+    if !by.reads() {
         let detail = "this needs a token with the rights \"dispatch\" and \"read\" (or \"admin\")";
         return Err(Refusal::new(Code::Forbidden, detail));
     }

@@ -14,6 +14,7 @@ const WHOLE: &[&str] = &["applications", "tokens", "_sqlx_migrations"];
 
 /// Statements that go through the rows of all applications, and why each may. None is part of a request.
 const ACROSS: &[(&str, &str)] = &[
+    ("examine_rules.sql", "`solejob doctor` looks at the whole database"),
     ("expired_leases.sql", "the clock ends leases, whosesoever they are"),
     ("fold_counts.sql", "a sweep"),
     ("sweep_keys.sql", "a sweep, by pages"),
