@@ -8,18 +8,21 @@ use crate::store;
 /// What is open beside connections: the listener, standard streams, what the runtime has.
 const BESIDES: usize = 64;
 
+/// A server that takes fewer connections than this will soon be felt to; more are enough for most.
+const FEW: usize = 4_096;
+
 /// Raises the limit to what this process may have, and gives how many of the connections that are wanted it has room for.
 pub(super) fn connections(wanted: usize, store: &store::Limits) -> usize {
     let files = usize::try_from(raise().unwrap_or(u64::MAX)).unwrap_or(usize::MAX);
     let possible = room(files, store.connections_in_all() as usize);
     if possible < wanted {
-        tracing::warn!(
-            files,
-            wanted,
-            possible,
-            "this process may not open enough files for --http-connections, and takes fewer connections: raise the limit \
-             (`ulimit -n`, LimitNOFILE=, `--ulimit nofile=`), or lower --http-connections"
-        );
+        let told = "this process may not open enough files for --http-connections, and takes fewer connections: raise \
+                    the limit (`ulimit -n`, LimitNOFILE=, `--ulimit nofile=`), or lower --http-connections";
+        if possible < FEW {
+            tracing::warn!(files, wanted, possible, "{told}");
+        } else {
+            tracing::info!(files, wanted, possible, "{told}");
+        }
     }
     wanted.min(possible)
 }
