@@ -23,6 +23,16 @@ pub struct JobId(pub Uuid);
 impl JobId {
     /// How many ids one [`JobIds`] can make; a transaction never needs more.
     const SEQUENCE_BITS: u32 = 20;
+
+    /// What of it does not depend on the instant: its last 16 hexadecimal digits.
+    pub fn tail(self) -> String {
+        format!("{:016x}", self.0.as_u64_pair().1)
+    }
+
+    /// The least id that a decision at this instant, or later, can give.
+    pub fn least_at(decided_at: Instant) -> JobId {
+        JobIds::new(decided_at, 0).next_id()
+    }
 }
 
 impl fmt::Display for JobId {
@@ -329,6 +339,11 @@ mod tests {
         );
         assert_eq!(ids[0].0.get_timestamp().unwrap().to_unix().0, 1_700_000_000);
         assert_eq!(ids[0].0.get_variant(), uuid::Variant::RFC4122);
+        assert!(
+            JobId::least_at(instant(1_700_000_000_000_001)) <= ids[0]
+                && ids[2] < JobId::least_at(instant(1_700_000_000_000_002))
+        );
+        assert_eq!(ids[2].0.simple().to_string()[16..], ids[2].tail());
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! belongs to a task of the dispatcher.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
@@ -12,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::dispatch::clock::DatabaseClock;
-use crate::dispatch::group;
+use crate::dispatch::group::{self, Group};
 use crate::dispatch::types::Types;
 use crate::dispatch::unit::PreparedUnit;
 use crate::settings::Invalid;
@@ -79,11 +80,25 @@ pub fn counted(payload_bytes: usize, items: usize) -> usize {
 /// A unit that waits for its group, and for whom.
 #[derive(Debug)]
 pub(super) struct Waiting {
-    pub(super) unit: PreparedUnit,
-    pub(super) answer: oneshot::Sender<Result<UnitOutcome, Failure>>,
+    unit: PreparedUnit,
+    caller: Caller,
     bytes: usize,
+}
+
+/// Who waits for a unit.
+#[derive(Debug)]
+pub(super) struct Caller {
+    answer: oneshot::Sender<Result<UnitOutcome, Failure>>,
     /// Given back when the unit has been answered.
-    pub(super) room: OwnedSemaphorePermit,
+    _room: OwnedSemaphorePermit,
+}
+
+impl Caller {
+    pub(super) fn answer(self, result: Result<UnitOutcome, Failure>) {
+        group::count(&result);
+        // Who hung up does not hear it. The job is there all the same.
+        let _gone = self.answer.send(result);
+    }
 }
 
 /// Permits are kibibytes: a semaphore counts to 2^29 on every platform.
@@ -117,6 +132,7 @@ impl Dispatcher {
             clock: Arc::clone(&clock),
             wakeups,
             deadline: limits.deadline,
+            looks_first: AtomicBool::new(false),
         });
         let closed = CancellationToken::new();
         let source = Arc::new(Mutex::new(Source {
@@ -130,7 +146,7 @@ impl Dispatcher {
                 loop {
                     // Held while a group gathers, so that one task at a time does.
                     let group = source.lock().await.gather(&limits).await;
-                    if group.is_empty() {
+                    if group.units.is_empty() {
                         break;
                     }
                     // In a task of its own, so that a panic costs one group and not the dispatcher.
@@ -195,9 +211,8 @@ impl Dispatcher {
         self.queue
             .try_send(Waiting {
                 unit,
-                answer,
+                caller: Caller { answer, _room: room },
                 bytes,
-                room,
             })
             .map_err(|error| match error {
                 mpsc::error::TrySendError::Full(_) => Failure::Overloaded,
@@ -226,19 +241,20 @@ impl Source {
     }
 
     /// The next group, as soon as there is one; empty when no more will come.
-    async fn gather(&mut self, limits: &Limits) -> Vec<Waiting> {
+    async fn gather(&mut self, limits: &Limits) -> Group {
         let first = match self.next.take() {
             Some(first) => first,
             None => match self.first().await {
                 Some(first) => first,
-                None => return Vec::new(),
+                None => return Group::default(),
             },
         };
         // Whoever is about to post gets the chance to: measured, this fills groups and costs no wait.
         tokio::task::yield_now().await;
         tokio::task::yield_now().await;
         let (mut items, mut bytes) = (first.unit.items.len(), first.bytes);
-        let mut group = vec![first];
+        let mut group = Group::default();
+        group.push(first.unit, first.caller);
         while items < limits.group_items && bytes < limits.group_bytes {
             let Ok(waiting) = self.waiting.try_recv() else { break };
             items += waiting.unit.items.len();
@@ -247,7 +263,7 @@ impl Source {
                 self.next = Some(waiting);
                 break;
             }
-            group.push(waiting);
+            group.push(waiting.unit, waiting.caller);
         }
         group
     }

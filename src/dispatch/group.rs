@@ -1,14 +1,16 @@
-//! One group: lock, look up, decide, write, commit, answer; and again, where another transaction came in between.
+//! A group under its locks: lock, look up, decide, write, commit, answer; and again, where another transaction came in
+//! between.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use metrics::{counter, histogram};
 use tokio::sync::Semaphore;
 
 use crate::dispatch::clock::DatabaseClock;
-use crate::dispatch::dispatcher::{Failure, Outcome, Waiting};
+use crate::dispatch::dispatcher::{Caller, Failure, Outcome};
 use crate::dispatch::types::Types;
 use crate::dispatch::unit::PreparedUnit;
 use crate::job::{AppId, JobIds};
@@ -24,7 +26,7 @@ use crate::wakeups::{News, Wakeups};
 const ATTEMPTS: u32 = 10;
 
 /// The pause before a database that could not be reached is tried again.
-const RECONNECT_PAUSE: Duration = Duration::from_millis(100);
+pub(super) const RECONNECT_PAUSE: Duration = Duration::from_millis(100);
 
 /// What every group needs.
 #[derive(Debug)]
@@ -36,6 +38,8 @@ pub(super) struct Runner {
     pub(super) clock: Arc<DatabaseClock>,
     pub(super) wakeups: Wakeups,
     pub(super) deadline: Duration,
+    /// Whether keys of late were held, so that it pays to look before a group is written.
+    pub(super) looks_first: AtomicBool,
 }
 
 /// How an attempt failed.
@@ -48,6 +52,25 @@ enum Failed {
     Committing(Error, Option<Written>, Vec<UnitOutcome>),
 }
 
+/// Units that are decided together, and who waits for each.
+#[derive(Debug, Default)]
+pub(super) struct Group {
+    pub(super) units: Vec<PreparedUnit>,
+    pub(super) callers: Vec<Caller>,
+}
+
+impl Group {
+    pub(super) fn push(&mut self, unit: PreparedUnit, caller: Caller) {
+        self.units.push(unit);
+        self.callers.push(caller);
+    }
+
+    pub(super) fn append(&mut self, mut other: Group) {
+        self.units.append(&mut other.units);
+        self.callers.append(&mut other.callers);
+    }
+}
+
 impl From<Error> for Failed {
     fn from(error: Error) -> Failed {
         Failed::Before(error)
@@ -55,37 +78,24 @@ impl From<Error> for Failed {
 }
 
 impl Runner {
-    /// Runs a group and answers everybody in it.
-    pub(super) async fn run(&self, group: Vec<Waiting>) {
-        histogram!("solejob_dispatch_group_size").record(group.len() as f64);
-        let parts = group
-            .into_iter()
-            .map(|waiting| (waiting.unit, (waiting.answer, waiting.room)));
-        let (mut units, answers): (Vec<PreparedUnit>, Vec<_>) = parts.unzip();
-        let deadline = Instant::now() + self.deadline;
+    /// Decides a group under the locks of its keys, and answers everybody in it.
+    pub(super) async fn run_locked(&self, group: Group, deadline: Instant) {
+        let Group { mut units, callers } = group;
         let mut results = self.decide(&mut units, deadline).await;
         if units.len() > 1 && matches!(results, Err(Failure::Internal(_))) {
             // Whatever the database did not take, it is one unit's: it must not fail its neighbours.
             counter!("solejob_dispatch_groups_split_total").increment(1);
-            let mut alone = Vec::with_capacity(units.len());
-            for unit in &mut units {
-                let decided = self.decide(std::slice::from_mut(unit), deadline).await;
-                alone.push(decided.and_then(|mut one| unit.result(one.pop().ok_or_else(no_result)?)));
-            }
-            for ((answer, _room), result) in answers.into_iter().zip(alone) {
-                count(&result);
-                let _gone = answer.send(result);
+            for (mut unit, caller) in units.into_iter().zip(callers) {
+                let decided = self.decide(std::slice::from_mut(&mut unit), deadline).await;
+                caller.answer(decided.and_then(|mut one| unit.result(one.pop().ok_or_else(no_result)?)));
             }
             return;
         }
-        for ((answer, _room), unit) in answers.into_iter().zip(&mut units).rev() {
-            let result = match &mut results {
+        for (caller, unit) in callers.into_iter().zip(&mut units).rev() {
+            caller.answer(match &mut results {
                 Ok(outcomes) => outcomes.pop().ok_or_else(no_result).and_then(|one| unit.result(one)),
                 Err(failure) => Err(failure.clone()),
-            };
-            count(&result);
-            // Who hung up does not hear it. The job is there all the same.
-            let _gone = answer.send(result);
+            });
         }
     }
 
@@ -240,7 +250,7 @@ impl Runner {
     }
 
     /// This transaction's share of the lock table, given back when it ends.
-    async fn share(&self, locks: &LockSet) -> Option<tokio::sync::SemaphorePermit<'_>> {
+    pub(super) async fn share(&self, locks: &LockSet) -> Option<tokio::sync::SemaphorePermit<'_>> {
         let wanted = match locks {
             LockSet::Each(ids) => ids.len().min(self.store.locks_each()),
             LockSet::All => 1,
@@ -258,7 +268,7 @@ fn is_stale(unit: &PreparedUnit, versions: &BTreeMap<AppId, i64>) -> bool {
 }
 
 /// Every unit has one result: this is a fault of the code.
-fn no_result() -> Failure {
+pub(super) fn no_result() -> Failure {
     Failure::Internal("a unit of the group has no result".into())
 }
 
@@ -289,7 +299,7 @@ pub(super) fn unit(unit: &PreparedUnit) -> Unit<'_> {
     }
 }
 
-fn writes<'a>(units: &'a [PreparedUnit], changes: Vec<Change<'a>>) -> Writes<'a> {
+pub(super) fn writes<'a>(units: &'a [PreparedUnit], changes: Vec<Change<'a>>) -> Writes<'a> {
     let mut writes = Writes::default();
     for change in changes {
         match change {
@@ -325,7 +335,7 @@ fn writes<'a>(units: &'a [PreparedUnit], changes: Vec<Change<'a>>) -> Writes<'a>
 }
 
 /// The queues in which jobs are new.
-fn queues(writes: &Writes<'_>) -> BTreeSet<News> {
+pub(super) fn queues(writes: &Writes<'_>) -> BTreeSet<News> {
     let news = |creation: &Creation<'_>| News::Queue(creation.app, creation.job.queue.clone());
     writes.creations.iter().map(news).collect()
 }

@@ -8,6 +8,7 @@ mod dispatcher;
 mod group;
 pub mod prepare;
 mod preview;
+mod straight;
 mod types;
 mod unit;
 mod window;

@@ -71,6 +71,11 @@ impl Connection {
         self.state.until = until;
     }
 
+    /// Whether what is committed here waits for a standby. A statement by itself would not be patient enough for that.
+    pub(super) fn waits_for_standby(&self) -> bool {
+        self.commit != COMMIT
+    }
+
     pub(super) fn is_lost(&self) -> bool {
         self.state.lost
     }

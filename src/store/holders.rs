@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use sqlx::{PgExecutor, Row};
+use sqlx::{FromRow, PgExecutor, Row};
 use uuid::Uuid;
 
 use crate::job::{AppId, Instant};
@@ -27,6 +27,8 @@ pub struct HeldKey {
 pub struct Look {
     pub holders: Holders,
     pub now: Instant,
+    /// Of the job types of the applications that were asked for, in their order.
+    pub types_versions: Vec<i64>,
 }
 
 /// The keys that are looked up together, each once.
@@ -46,27 +48,23 @@ impl<'a> Asked<'a> {
 impl Locked {
     /// Who holds the keys, as of after the locks.
     pub async fn look_up(&mut self, asked: &Asked<'_>) -> Result<Holders, Error> {
-        let mut holders = Holders::default();
-        for row in rows(&mut *self.tx, asked).await? {
-            insert(&mut holders, row, asked)?;
+        if asked.0.is_empty() {
+            return Ok(Holders::default());
         }
-        Ok(holders)
+        Ok(look(&mut *self.tx, asked, &[]).await?.holders)
     }
 }
 
 impl Store {
     /// Who holds the keys at this moment, without locks: true when it was read, and no promise.
     pub async fn look(&self, asked: &Asked<'_>) -> Result<Look, Error> {
-        let rows = rows(&self.general, asked).await?;
-        let now = match rows.first() {
-            Some(row) => row.seen_at,
-            None => self.now().await?,
-        };
-        let mut holders = Holders::default();
-        for row in rows {
-            insert(&mut holders, row, asked)?;
-        }
-        Ok(Look { holders, now })
+        look(&self.general, asked, &[]).await
+    }
+
+    /// The same for a group of dispatches, with the versions of the job types of `apps`: what is decided by it and writes
+    /// nothing was true when it was read.
+    pub async fn look_for_group(&self, asked: &Asked<'_>, apps: &[AppId]) -> Result<Look, Error> {
+        look(&self.dispatch, asked, apps).await
     }
 
     /// The database's clock.
@@ -78,19 +76,29 @@ impl Store {
     }
 }
 
-async fn rows(executor: impl PgExecutor<'_>, asked: &Asked<'_>) -> Result<Vec<HolderRow>, Error> {
-    if asked.0.is_empty() {
-        return Ok(Vec::new());
-    }
-    let (apps, digests): (Vec<i64>, Vec<Uuid>) = asked
+async fn look(executor: impl PgExecutor<'_>, asked: &Asked<'_>, apps: &[AppId]) -> Result<Look, Error> {
+    let (keys, digests): (Vec<i64>, Vec<Uuid>) = asked
         .places()
         .map(|(app, digest)| (app.0, Uuid::from_bytes(digest.0)))
         .unzip();
-    Ok(sqlx::query_as(statements::LOOK_UP)
-        .bind(apps)
+    let rows = sqlx::query(statements::LOOK_UP)
+        .bind(keys)
         .bind(digests)
+        .bind(apps.iter().map(|app| app.0).collect::<Vec<i64>>())
         .fetch_all(executor)
-        .await?)
+        .await?;
+    let first = rows.first().ok_or(sqlx::Error::RowNotFound)?;
+    let mut look = Look {
+        holders: Holders::default(),
+        now: first.try_get("seen_at")?,
+        types_versions: first.try_get("types_versions")?,
+    };
+    if first.try_get::<Option<i64>, _>("app_id")?.is_some() {
+        for row in &rows {
+            insert(&mut look.holders, HolderRow::from_row(row)?, asked)?;
+        }
+    }
+    Ok(look)
 }
 
 /// Compares the key in full before it believes the digest.

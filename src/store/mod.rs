@@ -1,10 +1,11 @@
 //! The only room that knows PostgreSQL.
 //!
-//! A dispatch goes through [`Store::begin`], [`Begun::lock`], [`Locked`] and [`Committed`]: each step is a
-//! value that only the step before it can make, so that nobody reads holders without their locks or hands
-//! out a receipt before the commit.
+//! A dispatch goes through [`Store::write_alone`], or through [`Store::begin`], [`Begun::lock`], [`Locked`] and
+//! [`Committed`]: each step is a value that only the step before it can make, so that nobody writes by what was read
+//! without locks, or hands out a receipt before the commit.
 
 mod again;
+mod alone;
 mod connection;
 mod error;
 mod examine;
@@ -32,6 +33,7 @@ use std::time::{Duration, Instant};
 use tokio::time::timeout;
 
 pub use again::Again;
+pub use alone::{Alone, Lost, Settled};
 use connection::Connection;
 pub use error::{Class, Error};
 pub use examine::Found;
@@ -49,7 +51,7 @@ pub use session::SETTINGS;
 pub use statements::STATEMENTS;
 pub use tokens::{Caller, NewToken, TokenHash, TokenView};
 pub use wakeup::News;
-pub use write::{Creation, Writes};
+pub use write::{Conditions, Creation, Writes};
 
 /// Limits of the store, with the reason for each default.
 #[derive(Clone, Debug)]
@@ -125,9 +127,10 @@ impl Store {
         }
         first.close().await;
         Ok(Store {
-            // One connection more than there are groups: a commit whose outcome is unknown is settled on it. Tried anew
-            // where a connection turns out to be dead, so only those are asked that a firewall may have forgotten.
-            dispatch: pool(limits.groups_in_flight + 1, Duration::from_secs(30)),
+            // One connection more than there are groups: a commit whose outcome is unknown is settled on it. A write that
+            // is sent to nobody might have been sent to somebody, so an idle connection is asked first whether it lives:
+            // a busy server spares the question, and an idle one has the time.
+            dispatch: pool(limits.groups_in_flight + 1, Duration::from_millis(1)),
             // Tried anew as well, for the most part.
             work: pool(2 * limits.work_in_flight, Duration::from_secs(1)),
             // Less the one that hears news.

@@ -97,7 +97,6 @@ pub(super) struct HolderRow {
     backoff_max_ms: Option<i64>,
     backoff_jitter: Option<bool>,
     timeout_ms: Option<i64>,
-    pub(super) seen_at: Instant,
 }
 
 impl HolderRow {

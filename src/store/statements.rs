@@ -18,6 +18,7 @@ statements! {
     WRITE = "write.sql";
     TAKE_OVER = "take_over.sql";
     SETTLE = "settle.sql";
+    SETTLE_ALONE = "settle_alone.sql";
     FULL_JOBS = "full_jobs.sql";
     LIST = "list.sql";
     ATTEMPTS = "attempts.sql";

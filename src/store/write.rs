@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use uuid::Uuid;
 
-use crate::job::{AppId, Instant, JobId, NewJob, Parent, Policy, Retry};
+use crate::job::{AppId, Instant, JobId, NewJob, Parent, Policy, Retry, Start};
 use crate::store::lives::column;
 use crate::store::locks::Written;
 use crate::store::{Error, Locked, statements};
@@ -30,7 +30,7 @@ pub struct Writes<'a> {
 }
 
 #[derive(Debug)]
-struct Claim<'a> {
+pub(super) struct Claim<'a> {
     app: AppId,
     digest: KeyDigest,
     key: &'a Key,
@@ -76,6 +76,21 @@ impl<'a> Writes<'a> {
         });
     }
 
+    /// One order for everybody: keys that are written in circles would deadlock.
+    pub(super) fn sort(&mut self) {
+        self.claims.sort_unstable_by_key(|claim| (claim.app, claim.digest));
+    }
+
+    /// The keys that are nobody's yet.
+    pub(super) fn fresh_claims(&self) -> Vec<&Claim<'a>> {
+        self.claims.iter().filter(|claim| claim.over.is_none()).collect()
+    }
+
+    /// The jobs that it creates.
+    pub(super) fn created(&self) -> HashSet<JobId> {
+        self.creations.iter().map(|creation| creation.id).collect()
+    }
+
     pub fn is_empty(&self) -> bool {
         self.creations.is_empty() && self.claims.is_empty()
     }
@@ -101,8 +116,7 @@ impl Locked {
     /// Writes all of it. [`Error::Overtaken`] when a holder is not the one that was seen: nothing is to be
     /// committed then, and everything decided anew.
     pub async fn write(&mut self, writes: &mut Writes<'_>) -> Result<(), Error> {
-        // One order for everybody: keys that are written in circles would deadlock.
-        writes.claims.sort_unstable_by_key(|claim| (claim.app, claim.digest));
+        writes.sort();
         mutant!("link_to_whatever_has_ended": (), else self.hold_linked(writes).await?);
         self.insert(writes).await?;
         self.take_over(writes).await
@@ -110,7 +124,7 @@ impl Locked {
 
     /// A job that a key is being linked to is live, and stays so until the link is stored.
     async fn hold_linked(&mut self, writes: &Writes<'_>) -> Result<(), Error> {
-        let created: HashSet<JobId> = writes.creations.iter().map(|creation| creation.id).collect();
+        let created = writes.created();
         let mut jobs: Vec<(i64, Uuid)> = writes
             .claims
             .iter()
@@ -136,59 +150,12 @@ impl Locked {
     }
 
     async fn insert(&mut self, writes: &Writes<'_>) -> Result<(), Error> {
-        let claims: Vec<&Claim<'_>> = writes.claims.iter().filter(|claim| claim.over.is_none()).collect();
+        let claims = writes.fresh_claims();
         if writes.creations.is_empty() && claims.is_empty() {
             return Ok(());
         }
-        let decided_at = self.decided_at();
-        let jobs = &writes.creations;
-        let uuid = |digest: &KeyDigest| Uuid::from_bytes(digest.0);
-        let write = mutant!(
-            "no_constraint": concat!(
-                include_str!("sql/write.sql"),
-                "on conflict (app_id, digest) do update set job_id = excluded.job_id, since = excluded.since"
-            ),
-            else statements::WRITE
-        );
-        sqlx::query(write)
-            .bind(decided_at)
-            .bind(column(jobs, |c| c.app.0))
-            .bind(column(jobs, |c| c.id.0))
-            .bind(column(jobs, |c| &*c.job.name))
-            .bind(column(jobs, |c| &*c.job.queue))
-            .bind(column(jobs, |c| c.job.priority))
-            .bind(column(jobs, |c| &*c.job.payload))
-            .bind(column(jobs, |c| metadata(&c.job.metadata)))
-            .bind(column(jobs, |c| array(&c.job.resource_keys)))
-            .bind(column(jobs, |c| c.active.map(|asked| asked.key.text.as_str())))
-            .bind(column(jobs, |c| c.active.map(|asked| uuid(&asked.digest))))
-            .bind(column(jobs, |c| c.window.map(|asked| uuid(&asked.digest))))
-            .bind(column(jobs, |c| c.job.parent.map(|Parent { job_id, .. }| job_id.0)))
-            .bind(column(jobs, |c| {
-                c.job.parent.and_then(|Parent { attempt, .. }| attempt)
-            }))
-            .bind(column(jobs, |c| retry(c).max_attempts))
-            .bind(column(jobs, |c| retry(c).backoff.as_str()))
-            .bind(column(jobs, |c| retry(c).initial.0 as i64))
-            .bind(column(jobs, |c| retry(c).factor))
-            .bind(column(jobs, |c| retry(c).max.0 as i64))
-            .bind(column(jobs, |c| retry(c).jitter))
-            .bind(column(jobs, |c| c.job.policy.timeout.map(|timeout| timeout.0 as i64)))
-            .bind(column(jobs, |c| c.job.retention.0 as i64))
-            .bind(column(jobs, |c| c.job.start.resolve(decided_at)))
-            .bind(column(&claims, |c| c.app.0))
-            .bind(column(&claims, |c| uuid(&c.digest)))
-            .bind(column(&claims, |c| c.key.dimension.as_str()))
-            .bind(column(&claims, |c| &*c.key.name))
-            .bind(column(&claims, |c| &*c.key.scope))
-            .bind(column(&claims, |c| c.key.text.as_str()))
-            .bind(column(&claims, |c| c.job.id.0))
-            .bind(column(&claims, |c| c.expires_at()))
-            .bind(column(&claims, |c| c.fingerprint()))
-            .bind(column(&claims, |c| c.release_on()))
-            .bind(column(&claims, |c| c.linked))
-            .bind(column(&claims, |c| c.job.dispatched_at))
-            .bind(column(&claims, |c| c.job.active_key.as_deref()))
+        let begin = Begin::At(self.decided_at());
+        bound(&begin, &writes.creations, &claims, &writes.created())
             .execute(&mut *self.tx)
             .await?;
         Ok(())
@@ -224,6 +191,103 @@ impl Locked {
             Err(Error::Overtaken)
         }
     }
+}
+
+/// How the statement that writes is begun.
+pub(super) enum Begin<'a> {
+    /// In a transaction that holds its locks, decided at this instant.
+    At(Instant),
+    /// As a transaction of its own.
+    Alone(&'a Conditions<'a>),
+}
+
+/// What has to be true for a group to be written without waiting for anything.
+#[derive(Debug)]
+pub struct Conditions<'a> {
+    /// Nobody else has these locks.
+    pub locks: &'a [i64],
+    /// It has not become later than that, by the database's clock.
+    pub not_after: Instant,
+    /// Applications, and the versions of their job types.
+    pub types_versions: &'a [(AppId, i64)],
+}
+
+type Bound<'q> = sqlx::query::Query<'q, sqlx::Postgres, sqlx::postgres::PgArguments>;
+
+/// The statement that writes, with everything that it needs.
+pub(super) fn bound<'q>(
+    begin: &Begin<'q>,
+    jobs: &'q [Creation<'q>],
+    claims: &[&'q Claim<'q>],
+    created: &HashSet<JobId>,
+) -> Bound<'q> {
+    let uuid = |digest: &KeyDigest| Uuid::from_bytes(digest.0);
+    let write = mutant!(
+        "no_constraint": &*Box::leak(statements::WRITE.replace(
+            ")\nselect now.",
+            "on conflict (app_id, digest) do update set job_id = excluded.job_id, since = excluded.since)\nselect now."
+        ).into_boxed_str()),
+        else statements::WRITE
+    );
+    let (decided_at, conditions) = match begin {
+        Begin::At(decided_at) => (Some(*decided_at), None),
+        Begin::Alone(conditions) => (None, Some(conditions)),
+    };
+    let versions = conditions.map_or(&[][..], |conditions| conditions.types_versions);
+    let made = |claim: &&'q Claim<'q>| created.contains(&claim.job.id);
+    sqlx::query(write)
+        .bind(decided_at)
+        .bind(conditions.map_or(&[][..], |conditions| conditions.locks))
+        .bind(conditions.map(|conditions| conditions.not_after))
+        .bind(column(versions, |(app, _)| app.0))
+        .bind(column(versions, |(_, version)| *version))
+        .bind(column(jobs, |c| c.app.0))
+        .bind(column(jobs, |c| c.id.tail()))
+        .bind(column(jobs, |c| &*c.job.name))
+        .bind(column(jobs, |c| &*c.job.queue))
+        .bind(column(jobs, |c| c.job.priority))
+        .bind(column(jobs, |c| &*c.job.payload))
+        .bind(column(jobs, |c| metadata(&c.job.metadata)))
+        .bind(column(jobs, |c| array(&c.job.resource_keys)))
+        .bind(column(jobs, |c| c.active.map(|asked| asked.key.text.as_str())))
+        .bind(column(jobs, |c| c.active.map(|asked| uuid(&asked.digest))))
+        .bind(column(jobs, |c| c.window.map(|asked| uuid(&asked.digest))))
+        .bind(column(jobs, |c| c.job.parent.map(|Parent { job_id, .. }| job_id.0)))
+        .bind(column(jobs, |c| {
+            c.job.parent.and_then(|Parent { attempt, .. }| attempt)
+        }))
+        .bind(column(jobs, |c| retry(c).max_attempts))
+        .bind(column(jobs, |c| retry(c).backoff.as_str()))
+        .bind(column(jobs, |c| retry(c).initial.0 as i64))
+        .bind(column(jobs, |c| retry(c).factor))
+        .bind(column(jobs, |c| retry(c).max.0 as i64))
+        .bind(column(jobs, |c| retry(c).jitter))
+        .bind(column(jobs, |c| c.job.policy.timeout.map(|timeout| timeout.0 as i64)))
+        .bind(column(jobs, |c| c.job.retention.0 as i64))
+        .bind(column(jobs, |c| match c.job.start {
+            Start::Delay(delay) => Some(delay.0 as i64),
+            Start::Now | Start::At(_) => None,
+        }))
+        .bind(column(jobs, |c| match c.job.start {
+            Start::At(at) => Some(at),
+            Start::Now | Start::Delay(_) => None,
+        }))
+        .bind(column(claims, |c| c.app.0))
+        .bind(column(claims, |c| uuid(&c.digest)))
+        .bind(column(claims, |c| c.key.dimension.as_str()))
+        .bind(column(claims, |c| &*c.key.name))
+        .bind(column(claims, |c| &*c.key.scope))
+        .bind(column(claims, |c| c.key.text.as_str()))
+        .bind(column(claims, |c| (!made(c)).then_some(c.job.id.0)))
+        .bind(column(claims, |c| made(c).then(|| c.job.id.tail())))
+        .bind(column(claims, |c| {
+            c.window.map(|(asked, _)| asked.window.millis().0 as i64)
+        }))
+        .bind(column(claims, |c| c.fingerprint()))
+        .bind(column(claims, |c| c.release_on()))
+        .bind(column(claims, |c| c.linked))
+        .bind(column(claims, |c| (!made(c)).then_some(c.job.dispatched_at)))
+        .bind(column(claims, |c| c.job.active_key.as_deref()))
 }
 
 impl Claim<'_> {

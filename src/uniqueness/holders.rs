@@ -67,6 +67,17 @@ pub struct Seen {
     pub expires_at: Instant,
 }
 
+/// What has been read without locks is worth to a unit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Standing {
+    /// All of its items are answered by what is there, and write nothing: true when it was read.
+    Answered,
+    /// None of its keys has a row.
+    Fresh,
+    /// Something has to be written that depends on what is there.
+    Mixed,
+}
+
 type Place = (AppId, KeyDigest);
 
 /// Who holds the keys that a transaction has locked and looked up.
@@ -96,6 +107,24 @@ impl Holders {
     /// What one dispatch would meet now. Changes nothing.
     pub fn decide<'h>(&'h self, app: AppId, ask: &Ask, now: Instant) -> Decision<'h> {
         decide(ask, self.window_of(app, ask), self.active_of(app, ask), now)
+    }
+
+    /// What a unit would meet now, as far as it matters to how it is decided.
+    pub fn standing(&self, unit: &Unit<'_>, now: Instant) -> Standing {
+        let fresh = |ask: &Ask| self.window_of(unit.app, ask).is_none() && self.active_of(unit.app, ask).is_none();
+        let answered = |ask: &Ask| match self.decide(unit.app, ask, now) {
+            Decision::Create => false,
+            // A window key that was asked for and has not answered is to be linked.
+            Decision::Reuse { window, .. } => window.is_some() || ask.window.is_none(),
+            Decision::Conflict { .. } | Decision::CompositionConflict { .. } => true,
+        };
+        if unit.items.iter().all(|(_, ask)| fresh(ask)) {
+            Standing::Fresh
+        } else if unit.items.iter().all(|(_, ask)| answered(ask)) {
+            Standing::Answered
+        } else {
+            Standing::Mixed
+        }
     }
 
     fn window_of(&self, app: AppId, ask: &Ask) -> Option<&WindowHolder> {
@@ -321,4 +350,93 @@ fn restore<T>(map: &mut HashMap<Place, T>, place: Place, old: Option<T>) {
         Some(old) => map.insert(place, old),
         None => map.remove(&place),
     };
+}
+
+#[cfg(test)]
+mod tests {
+    use chrono::DateTime;
+
+    use super::*;
+    use crate::job::{FinalStates, Policy, Retry};
+    use crate::uniqueness::decide::OnMismatch;
+    use crate::uniqueness::fingerprint::{Asked, Fingerprint};
+    use crate::uniqueness::key::{Key, KeyText, Scope};
+    use crate::uniqueness::window::Window;
+
+    const APP: AppId = AppId(1);
+
+    fn at(second: i64) -> Instant {
+        DateTime::from_timestamp(second, 0).unwrap()
+    }
+
+    fn ask(active: Option<&str>, window: Option<&str>) -> Ask {
+        let text = |text: &str| KeyText::parse(text).unwrap();
+        let window = window.map(|key| Key::window("n", Scope::Global, text(key)));
+        Ask {
+            active: active.map(|key| AskedKey::new(Key::active("n", text(key)))),
+            window: window.map(|key| AskedWindow {
+                fingerprint: Fingerprint::new(&key, &Asked::default()),
+                key: AskedKey::new(key),
+                window: Window::parse("10s").unwrap(),
+                on_mismatch: OnMismatch::Conflict,
+                release_on: FinalStates::NONE,
+            }),
+            policy: Policy {
+                retry: Retry::DEFAULT,
+                timeout: None,
+            },
+        }
+    }
+
+    /// `a` is the active key of a job, and `w` a window key of it that is held until second 10.
+    fn held() -> Holders {
+        let mut holders = Holders::default();
+        let ask = ask(Some("a"), Some("w"));
+        let unit = Unit {
+            app: APP,
+            items: vec![("n", &ask)],
+            continue_on_conflict: false,
+        };
+        holders.apply(0, &unit, at(0), &mut JobIds::new(at(0), 0), &mut Vec::new());
+        holders
+    }
+
+    #[test]
+    fn only_what_writes_nothing_is_answered_without_locks_and_only_what_nobody_holds_is_fresh() {
+        use Standing::{Answered, Fresh, Mixed};
+        type Keys<'a> = (Option<&'a str>, Option<&'a str>);
+        let cases: Vec<(Vec<Keys<'_>>, i64, Standing)> = vec![
+            (vec![(None, None)], 5, Fresh),
+            (vec![(Some("b"), Some("v"))], 5, Fresh),
+            (vec![(Some("a"), None)], 5, Answered),
+            (vec![(None, Some("w"))], 5, Answered),
+            (vec![(Some("a"), Some("w")), (Some("a"), None)], 5, Answered),
+            // A conflict is an answer as well.
+            (vec![(Some("b"), Some("w"))], 5, Answered),
+            // A new window key is to be linked, one that is over is to be taken over, and a new job is to be made.
+            (vec![(Some("a"), Some("v"))], 5, Mixed),
+            (vec![(None, Some("w"))], 10, Mixed),
+            (vec![(Some("a"), None), (Some("b"), None)], 5, Mixed),
+        ];
+        for (keys, second, expected) in cases {
+            let asks: Vec<Ask> = keys.iter().map(|(active, window)| ask(*active, *window)).collect();
+            let unit = Unit {
+                app: APP,
+                items: asks.iter().map(|ask| ("n", ask)).collect(),
+                continue_on_conflict: true,
+            };
+            let mut holders = held();
+            assert_eq!(holders.standing(&unit, at(second)), expected, "{keys:?}");
+            let mut changes = Vec::new();
+            holders.apply(0, &unit, at(second), &mut JobIds::new(at(second), 0), &mut changes);
+            assert_eq!(changes.is_empty(), expected == Answered, "{keys:?}");
+        }
+        let both = ask(Some("a"), Some("w"));
+        let elsewhere = Unit {
+            app: AppId(2),
+            items: vec![("n", &both)],
+            continue_on_conflict: false,
+        };
+        assert_eq!(held().standing(&elsewhere, at(5)), Fresh);
+    }
 }

@@ -32,6 +32,10 @@ impl Window {
         }
     }
 
+    pub fn millis(self) -> Millis {
+        self.0
+    }
+
     /// The first instant at which a key set at `since` is free again.
     pub fn end(self, since: Instant) -> Instant {
         since + chrono::Duration::milliseconds(self.0.0 as i64)

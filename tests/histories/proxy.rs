@@ -1,4 +1,5 @@
-//! Between one server and PostgreSQL: cuts connections around a COMMIT or altogether, delays and drops.
+//! Between one server and PostgreSQL: cuts connections around a COMMIT or altogether, delays and drops. A write that is a
+//! transaction of its own is committed by the message that asks for its answer.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -172,9 +173,14 @@ impl Shared {
         muted: &watch::Sender<bool>,
     ) {
         let mut first = true;
+        let mut commits = Commits::default();
         while let Some(message) = read_message(&mut server, std::mem::take(&mut first)).await {
             self.pause().await;
-            let cut = if is_commit(&message) { self.next_cut() } else { None };
+            let cut = if commits.is_one(&message) {
+                self.next_cut()
+            } else {
+                None
+            };
             let Some(cut) = cut else {
                 if postgres.write_all(&message).await.is_err() {
                     break;
@@ -200,14 +206,47 @@ impl Shared {
     }
 }
 
-/// A simple query whose last statement is COMMIT.
-fn is_commit(message: &[u8]) -> bool {
-    message.first() == Some(&b'Q')
-        && message.get(5..).is_some_and(|text| {
-            let text = String::from_utf8_lossy(text).to_ascii_lowercase();
-            let text = text.trim_end_matches(['\0', ';', ' ', '\n']);
-            text.rsplit(';').next().is_some_and(|last| last.trim() == "commit")
-        })
+/// Where the transactions of one connection are committed.
+#[derive(Default)]
+struct Commits {
+    /// The name that the connection gave to the statement that writes dispatches.
+    write: Option<Vec<u8>>,
+    /// Between BEGIN and COMMIT.
+    begun: bool,
+    /// That statement is to be executed outside of it.
+    writes_alone: bool,
+}
+
+impl Commits {
+    /// Whether this message commits: a simple query whose last statement is COMMIT, or what follows a write alone.
+    fn is_one(&mut self, message: &[u8]) -> bool {
+        let mut texts = message.get(5..).unwrap_or_default().split(|byte| *byte == 0);
+        match message.first() {
+            Some(b'P') => {
+                let name = texts.next().unwrap_or_default();
+                if texts
+                    .next()
+                    .is_some_and(|query| query.starts_with(b"-- solejob write:"))
+                {
+                    self.write = Some(name.to_vec());
+                }
+                false
+            }
+            Some(b'B') => {
+                let name = texts.nth(1);
+                self.writes_alone = !self.begun && name.is_some() && name == self.write.as_deref();
+                false
+            }
+            Some(b'S') => std::mem::take(&mut self.writes_alone),
+            Some(b'Q') => {
+                let text = String::from_utf8_lossy(texts.next().unwrap_or_default()).to_ascii_lowercase();
+                let text = text.trim_end_matches([';', ' ', '\n']);
+                self.begun = text.starts_with("begin");
+                text.rsplit(';').next().is_some_and(|last| last.trim() == "commit")
+            }
+            _ => false,
+        }
+    }
 }
 
 /// A message of the protocol, whole. Only the first one has no kind.
@@ -223,12 +262,24 @@ async fn read_message(server: &mut OwnedReadHalf, first: bool) -> Option<Vec<u8>
 }
 
 #[test]
-fn a_commit_is_known_by_its_last_statement() {
-    let query = |text: &str| [b"Q\0\0\0\0", text.as_bytes(), b"\0"].concat();
+fn a_commit_is_known_by_its_last_statement_and_a_write_alone_by_what_follows_it() {
+    let message = |kind: u8, text: &str| [&[kind, 0, 0, 0, 0], text.as_bytes(), b"\0"].concat();
+    let mut commits = Commits::default();
     for text in ["COMMIT", "commit;", "select 1; COMMIT"] {
-        assert!(is_commit(&query(text)), "{text}");
+        assert!(commits.is_one(&message(b'Q', text)), "{text}");
     }
-    for text in ["ROLLBACK", "begin; select 1", "select 'commit' as x"] {
-        assert!(!is_commit(&query(text)), "{text}");
+    for text in ["ROLLBACK", "select 'commit' as x", "begin; select 1"] {
+        assert!(!commits.is_one(&message(b'Q', text)), "{text}");
     }
+    let write = [
+        message(b'P', "s1\0-- solejob write: it"),
+        message(b'B', "\0s1"),
+        message(b'E', ""),
+        message(b'S', ""),
+    ];
+    let seen = |commits: &mut Commits| write.each_ref().map(|message| commits.is_one(message));
+    assert_eq!(seen(&mut commits), [false; 4], "it is within a transaction");
+    assert!(commits.is_one(&message(b'Q', "commit")));
+    assert_eq!(seen(&mut commits), [false, false, false, true]);
+    assert!(!commits.is_one(&message(b'S', "")), "nothing was written since");
 }

@@ -315,13 +315,22 @@ async fn a_window_that_ends_during_the_wait_is_over() {
         let (client, body) = (app.client(0).clone(), body.clone());
         tokio::spawn(async move { client.post("/v1/jobs", &body, 201).await })
     };
-    // Stopped at its first write, a dispatch shows which locks belong to its key.
+    // Stopped where it claims its key, a dispatch shows which locks belong to it.
     let mut session = Session::open(&app).await;
-    session.run("begin; lock table job_keys in share mode").await;
+    let stop = "
+        create function harness.stop() returns trigger language plpgsql as $$
+        begin
+            perform pg_advisory_xact_lock_shared(42);
+            return new;
+        end $$;
+        create trigger stop before insert on job_keys for each row execute function harness.stop();";
+    session.run(stop).await;
+    session.run("begin; select pg_advisory_xact_lock(42)").await;
     let first = send();
     session.until_blocking(1).await;
     let sql = "select (classid::bigint << 32) | objid::bigint from pg_locks where locktype = 'advisory' and granted
-               and database = (select oid from pg_database where datname = current_database()) and objsubid = 1";
+               and database = (select oid from pg_database where datname = current_database()) and objsubid = 1
+               and objid <> 42";
     let locks: Vec<i64> = sqlx::query_scalar(sql).fetch_all(app.sql()).await.unwrap();
     assert!(!locks.is_empty(), "a dispatch with a key holds no advisory lock");
     session.run("commit").await;

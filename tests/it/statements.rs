@@ -17,6 +17,7 @@ const HOT: &[&str] = &[
     "write.sql",
     "take_over.sql",
     "settle.sql",
+    "settle_alone.sql",
     "attempts.sql",
     "promote_due.sql",
     "reserve.sql",

@@ -299,6 +299,8 @@ async fn a_database_that_is_gone_is_said_to_be_gone() {
     let behind = Behind::start().await;
     let job = behind.client.post("/v1/jobs", &json!({"name": "n"}), 201).await;
     behind.proxy.go_away().await;
+    // Once a server has noticed, it sends nothing to anybody who might have heard it.
+    behind.client.get("/readyz", 503).await;
     let mut calls = JoinSet::new();
     for (method, path, body) in operations(job.job_id()) {
         let client = behind.client.clone();
@@ -316,7 +318,6 @@ async fn a_database_that_is_gone_is_said_to_be_gone() {
         assert_eq!(answer.header("retry-after"), Some("1"));
         assert!(answer.took < GIVEN_UP, "it took {:?}", answer.took);
     }
-    behind.client.get("/readyz", 503).await;
     behind.client.get("/healthz", 200).await;
     assert_eq!(behind.jobs().await, 1, "nothing was done");
 

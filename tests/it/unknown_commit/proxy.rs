@@ -1,4 +1,5 @@
-//! Between a server and PostgreSQL: cuts connections around a COMMIT, or altogether.
+//! Between a server and PostgreSQL: cuts connections around a COMMIT, or altogether. A write that is a transaction of its
+//! own is committed by the message that asks for its answer.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::path::PathBuf;
@@ -249,8 +250,7 @@ impl Shared {
             sent.len() - 1
         };
         while let Some(message) = read_message(&mut requests, std::mem::take(&mut first)).await {
-            let commit = message.first() == Some(&b'Q') && message[5..].eq_ignore_ascii_case(b"COMMIT\0");
-            let asked_for = statements.note(&message);
+            let commits = statements.note(&message);
             if let Some(executed) = executed(&mut names, &message) {
                 if self.cut_at.lock().unwrap().take_if(|name| *name == executed).is_some() {
                     self.met.fetch_add(1, Ordering::SeqCst);
@@ -271,7 +271,7 @@ impl Shared {
                 }
                 self.sent.lock().unwrap()[place].push(executed);
             }
-            let fault = if commit && asked_for { self.next_fault() } else { None };
+            let fault = if commits { self.next_fault() } else { None };
             let Some(fault) = fault else {
                 if postgres.write_all(&message).await.is_err() {
                     break;
@@ -340,10 +340,15 @@ fn title(query: &str) -> String {
 struct Statements {
     upkeep: HashSet<Vec<u8>>,
     used_upkeep: bool,
+    write: Option<Vec<u8>>,
+    /// Between BEGIN and COMMIT.
+    begun: bool,
+    /// A write is to be executed outside of that.
+    writes_alone: bool,
 }
 
 impl Statements {
-    /// Notes a message; whether the transaction is one that somebody asked for, and not upkeep.
+    /// Notes a message; whether it commits a transaction that somebody asked for, and that is not upkeep.
     fn note(&mut self, message: &[u8]) -> bool {
         let mut texts = message.get(5..).unwrap_or_default().split(|byte| *byte == 0);
         match message.first() {
@@ -355,13 +360,26 @@ impl Statements {
                 } else {
                     self.upkeep.remove(name);
                 }
+                if query.starts_with("-- solejob write:") {
+                    self.write = Some(name.to_vec());
+                }
+                false
             }
-            Some(b'B') => self.used_upkeep |= texts.nth(1).is_some_and(|name| self.upkeep.contains(name)),
+            Some(b'B') => {
+                let name = texts.nth(1);
+                self.used_upkeep |= name.is_some_and(|name| self.upkeep.contains(name));
+                self.writes_alone = !self.begun && name.is_some() && name == self.write.as_deref();
+                false
+            }
+            Some(b'S') => std::mem::take(&mut self.writes_alone),
             // A transaction begins or ends.
-            Some(b'Q') => return !std::mem::take(&mut self.used_upkeep),
-            _ => {}
+            Some(b'Q') => {
+                let text = texts.next().unwrap_or_default().to_ascii_lowercase();
+                self.begun = text.starts_with(b"begin");
+                text == b"commit" && !std::mem::take(&mut self.used_upkeep)
+            }
+            _ => false,
         }
-        true
     }
 }
 

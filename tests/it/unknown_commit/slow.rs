@@ -37,9 +37,9 @@ impl Slow {
     }
 }
 
-/// The sessions that commit, and those that wait for one that does.
+/// The sessions that commit, some with the write itself, and those that wait for one that does.
 async fn waiting(behind: &Behind) -> (Vec<i32>, Vec<i32>) {
-    let waiting = "select pid, query ilike 'commit%' from pg_stat_activity
+    let waiting = "select pid, query ilike 'commit%' or query like '-- solejob write:%' from pg_stat_activity
                    where datname = current_database() and wait_event_type = 'Lock'";
     let rows: Vec<(i32, bool)> = sqlx::query_as(waiting).fetch_all(behind.app.sql()).await.unwrap();
     let (commits, others): (Vec<_>, Vec<_>) = rows.into_iter().partition(|(_, commits)| *commits);
@@ -74,6 +74,11 @@ async fn a_slow_commit_is_waited_for() {
                 Slow { session }
             }
         };
+        if !creates {
+            // From a key that is held the server learns to look first: what is cut is then the transaction that links.
+            let held = json!({"name": "n", "uniqueness": {"active_key": "a"}});
+            behind.client.post("/v1/jobs", &held, 200).await;
+        }
         behind.proxy.plan([Fault::CutServerSide]);
         let call = dispatch(&behind, json!({"name": "n", "uniqueness": uniqueness}));
         // The commit waits for us, and who asks what became of it waits for the commit.
