@@ -24,24 +24,35 @@ fn assert_outcome(answer: &Answer, outcome: &str) {
     assert!(answer.took < GIVEN_UP, "it took {:?}", answer.took);
 }
 
+/// Makes the job whose active key is `a`, and lets the server meet that key: a link to it takes a transaction then.
+async fn hold(behind: &Behind) -> String {
+    let body = json!({"name": "n", "uniqueness": {"active_key": "a"}});
+    let job = behind.client.post("/v1/jobs", &body, 201).await.job_id().to_owned();
+    behind.client.post("/v1/jobs", &body, 200).await;
+    job
+}
+
 /// Its transaction holds the key in PostgreSQL, which hears of no end.
 #[tokio::test]
 async fn a_dispatch_whose_packets_go_nowhere_is_given_up() {
     let behind = Behind::start().await;
-    let body = json!({"name": "n", "uniqueness": {"active_key": "a"}});
+    let job = hold(&behind).await;
+    let body = json!({"name": "n", "uniqueness": {"active_key": "a", "window_key": "w", "window": "1h"}});
     behind.proxy.darken_at("write", false);
     let (client, lost) = (behind.client.clone(), body.clone());
     let lost = tokio::spawn(async move { client.post("/v1/jobs", &lost, 503).await });
     behind.proxy.until_dark().await;
     // By way of another server: it waits for the key until PostgreSQL gives the transaction up.
-    let other = behind.app.post("/v1/jobs", &body, 201).await;
+    let other = behind.app.post("/v1/jobs", &body, 200).await;
     assert!(other.took < SOON, "it took {:?}", other.took);
+    assert_eq!(other.at("/window/linked"), true, "{}", other.text);
     assert_outcome(&lost.await.unwrap(), "none");
     assert_eq!(behind.jobs().await, 1);
 
     behind.proxy.lighten();
     let again = behind.client.post("/v1/jobs", &body, 200).await;
-    assert_eq!(again.job_id(), other.job_id());
+    assert_eq!(again.job_id(), job);
+    assert_eq!(again.at("/duplicate_match"), "both");
     assert!(again.took < SOON, "it took {:?}", again.took);
     behind.finish().await;
 }
@@ -49,27 +60,57 @@ async fn a_dispatch_whose_packets_go_nowhere_is_given_up() {
 #[tokio::test]
 async fn a_commit_whose_packets_go_nowhere_is_settled_when_there_is_a_way_again() {
     let behind = Behind::start().await;
+    let job = hold(&behind).await;
     for (number, delivered) in [true, false].into_iter().enumerate() {
         let key = format!("w{number}");
-        let body = json!({"name": "n", "uniqueness": {"window_key": key, "window": "1h"}});
-        behind.proxy.darken_at("commit", delivered);
-        let (client, call) = (behind.client.clone(), body.clone());
-        let call = tokio::spawn(async move { client.post("/v1/jobs", &call, [200, 201, 503]).await });
-        behind.proxy.until_dark().await;
-        behind.proxy.lighten();
-        let answer = call.await.unwrap();
-        let stored = number as i64 + i64::from(delivered);
-        assert_eq!(behind.jobs().await, stored, "delivered: {delivered}, {}", answer.text);
-        if delivered {
-            assert_eq!(answer.status, 201, "{}", answer.text);
-            behind.assert_true(&answer).await;
+        let body = json!({"name": "n", "uniqueness": {"active_key": "a", "window_key": key, "window": "1h"}});
+        let answer = lose(&behind, &body, "commit", delivered).await;
+        let key = format!("/v1/keys?name=n&window_key={key}");
+        let held = behind.app.get(&key, 200).await.at("/held") == true;
+        // Certain in any case. What was not delivered is done again, if there is time left.
+        if delivered || held {
+            assert_eq!(answer.status, 200, "delivered: {delivered}, {}", answer.text);
+            assert_eq!(answer.job_id(), job);
+            assert!(held, "delivered: {delivered}, {}", answer.text);
         } else {
-            // It is certain, and there is no time left to do it again.
             assert_outcome(&answer, "none");
         }
-        let again = behind.client.post("/v1/jobs", &body, [200, 201]).await;
-        assert_eq!(again.status, if delivered { 200 } else { 201 }, "{}", again.text);
+        let again = behind.client.post("/v1/jobs", &body, 200).await;
+        assert_eq!(again.at("/duplicate_match"), if held { "both" } else { "active" });
         assert!(again.took < SOON, "it took {:?}", again.took);
+    }
+    behind.finish().await;
+}
+
+/// A dispatch that is lost where this is executed, and its answer when there is a way again.
+async fn lose(behind: &Behind, body: &serde_json::Value, at: &'static str, delivered: bool) -> Answer {
+    behind.proxy.darken_at(at, delivered);
+    let (client, body) = (behind.client.clone(), body.clone());
+    let call = tokio::spawn(async move { client.post("/v1/jobs", &body, [200, 201, 503]).await });
+    behind.proxy.until_dark().await;
+    behind.proxy.lighten();
+    call.await.unwrap()
+}
+
+/// A write that is a transaction of its own: whether PostgreSQL got it or not, there is one job in the end.
+#[tokio::test]
+async fn a_write_whose_packets_go_nowhere_is_settled_when_there_is_a_way_again() {
+    let behind = Behind::start().await;
+    for (number, delivered) in [true, false].into_iter().enumerate() {
+        for uniqueness in [json!({}), json!({"window_key": format!("w{number}"), "window": "1h"})] {
+            let body = json!({"name": "n", "uniqueness": uniqueness});
+            let before = behind.jobs().await;
+            let answer = lose(&behind, &body, "write", delivered).await;
+            assert_eq!(answer.status, 201, "delivered: {delivered}, {}", answer.text);
+            assert!(answer.took < GIVEN_UP, "it took {:?}", answer.took);
+            assert_eq!(
+                behind.jobs().await,
+                before + 1,
+                "delivered: {delivered}, {}",
+                answer.text
+            );
+            behind.assert_true(&answer).await;
+        }
     }
     behind.finish().await;
 }
@@ -78,7 +119,7 @@ async fn a_commit_whose_packets_go_nowhere_is_settled_when_there_is_a_way_again(
 async fn a_commit_whose_packets_go_nowhere_for_good_is_unknown() {
     let behind = Behind::start().await;
     let body = json!({"name": "n", "uniqueness": {"window_key": "w", "window": "1h"}});
-    behind.proxy.darken_at("commit", true);
+    behind.proxy.darken_at("write", true);
     let answer = behind.client.post("/v1/jobs", &body, 503).await;
     assert_outcome(&answer, "unknown");
     assert_eq!(behind.jobs().await, 1, "it was stored");
